@@ -1,0 +1,38 @@
+"""The command line: parse, call, print. Each group is a module; imports stay inside functions."""
+
+from __future__ import annotations
+
+import typer
+
+import hpcenv
+from hpcenv.cli import output
+
+app = typer.Typer(
+    name="hpcenv",
+    help="Base images pinned to a site's MPI, a verdict before the job, and the proof.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        output.show(f"hpcenv {hpcenv.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(
+        False, "--version", help="Print the version.", callback=_version, is_eager=True
+    ),
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line."""
+    with output.plain_errors():
+        app()

@@ -1,0 +1,59 @@
+"""Results on stdout, all else on stderr, and every error a person can cause as plain words."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from hpcenv.base.errors import Failure
+
+
+def say(line: str) -> None:
+    """Tell the person what is going on."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def show(text: str) -> None:
+    """Print a result."""
+    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+    sys.stdout.flush()
+
+
+def styled() -> bool:
+    """Whether stderr is a terminal that wants colours and progress bars."""
+    return sys.stderr.isatty() and "NO_COLOR" not in os.environ
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Turn what a person can cause into a message and an exit status.
+
+    SIGTERM and SIGHUP are taken like Ctrl-C: as an exception, so that what was started ends.
+    """
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    try:
+        yield
+    except Failure as failure:
+        say(f"hpcenv: {failure}")
+        sys.exit(failure.status)
+    except KeyboardInterrupt:
+        say("hpcenv: stopped; nothing half-made was left")
+        sys.exit(130)
+    except BrokenPipeError:
+        # Whoever read our output has gone; Python would complain once more while it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    except OSError as error:
+        if error.errno is None or error.filename is None:
+            raise
+        say(f"hpcenv: {error.filename}: {error.strerror}")
+        sys.exit(3)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,122 @@
+"""What is true of a site: the profile, as it is written to and read from TOML."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from hpcenv.base.known import Fact
+from hpcenv.base.version import Version
+from hpcenv.image.facts import ElfNeed, Mpi, OsRelease
+from hpcenv.sources.mirrors import Mirrors
+
+
+@dataclass(frozen=True)
+class SiteMpi:
+    """One MPI installation of the site.
+
+    Attributes
+    ----------
+    name : str
+        What people call it: ``openmpi``, or the module's name.
+    prefix : str
+        Where it is installed.
+    launcher : Fact[str]
+        Absolute path of its ``mpirun`` or ``mpiexec``.
+    module : str, optional
+        The environment module that brings it.
+    library : Mpi
+        Its library, as the image's are described.
+    needs : Fact[tuple of ElfNeed]
+        What the library and its dependencies need of the C library, for the bind model.
+    """
+
+    name: str
+    prefix: str
+    launcher: Fact[str]
+    library: Mpi
+    needs: Fact[tuple[ElfNeed, ...]]
+    module: str | None = None
+
+
+@dataclass(frozen=True)
+class Slurm:
+    """The scheduler: its version and what ``srun --mpi=list`` offers.
+
+    Attributes
+    ----------
+    mpi_types : Fact[frozenset of str]
+        Such as ``pmix``, ``pmix_v4``, ``pmi2``, ``none``.
+    pmix : Fact[Version]
+        The PMIx library that the plug-in loads.
+    """
+
+    version: Fact[Version]
+    mpi_types: Fact[frozenset[str]]
+    pmix: Fact[Version]
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One kind of accelerator of a node."""
+
+    vendor: str
+    name: str
+    count: int
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """One network that MPI could use: its kind (``infiniband``, ``ethernet``, …) and device."""
+
+    kind: str
+    device: str
+    rate: str = ""
+
+
+@dataclass(frozen=True)
+class HostEngine:
+    """A container engine found on the site, in the modes it was seen to offer."""
+
+    name: str
+    version: Fact[Version]
+    path: str
+    modes: Fact[frozenset[str]]
+
+
+@dataclass(frozen=True)
+class SiteProfile:
+    """A site, from the machine itself, from pasted text, or written by hand.
+
+    Attributes
+    ----------
+    arch : Fact[str]
+        As ``uname -m`` says it.
+    cpu_features : Fact[frozenset of str]
+        Flags as ``/proc/cpuinfo`` spells them.
+    mpis : Fact[tuple of SiteMpi]
+        The one that ``mpirun`` on PATH belongs to comes first.
+    driver : Fact[Version or None]
+        The NVIDIA driver; a known None says that there is no NVIDIA GPU.
+    slurm : Fact[Slurm or None]
+        A known None says that there is no Slurm.
+    privileged : Fact[bool]
+        Whether containers run as root (no user namespace of their own a rank).
+    """
+
+    schema: Literal[1]
+    name: str
+    arch: Fact[str]
+    cpu_features: Fact[frozenset[str]]
+    cpus: Fact[int]
+    os: Fact[OsRelease]
+    kernel: Fact[Version]
+    libc: Fact[Version]
+    mpis: Fact[tuple[SiteMpi, ...]]
+    slurm: Fact[Slurm | None]
+    driver: Fact[Version | None]
+    gpus: Fact[tuple[Gpu, ...]]
+    fabrics: Fact[tuple[Fabric, ...]]
+    engines: Fact[tuple[HostEngine, ...]]
+    privileged: Fact[bool]
+    mirrors: Mirrors
