@@ -112,7 +112,7 @@ class Header:
             raise ValueError("it has no SIF magic")
         if version != VERSION:
             raise ValueError(f"SIF version {version.rstrip(bytes(1))!r} is not known here")
-        return cls(arch, uuid.UUID(bytes=identity), *numbers, launch=launch.rstrip(b"\0"))
+        return cls(arch, uuid.UUID(bytes=identity), *numbers, launch.rstrip(b"\0"))
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class Descriptor:
         """Read a descriptor; raises `struct.error` where it is cut short."""
         kind, used, *numbers, name, extra = _DESCRIPTOR.unpack(data)
         text = name.split(b"\0", 1)[0].decode(errors="replace")
-        return cls(kind, *numbers, name=text, extra=extra, used=used)
+        return cls(kind, *numbers, text, extra, used)
 
 
 @dataclass(frozen=True)
