@@ -10,7 +10,7 @@ import struct
 import uuid
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 MAGIC = b"SIF_MAGIC\0"
 VERSION = b"01\0"
@@ -112,7 +112,8 @@ class Header:
             raise ValueError("it has no SIF magic")
         if version != VERSION:
             raise ValueError(f"SIF version {version.rstrip(bytes(1))!r} is not known here")
-        return cls(arch, uuid.UUID(bytes=identity), *numbers, launch.rstrip(b"\0"))
+        fields: list[Any] = [arch, uuid.UUID(bytes=identity), *numbers, launch.rstrip(b"\0")]
+        return cls(*fields)
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,8 @@ class Descriptor:
         """Read a descriptor; raises `struct.error` where it is cut short."""
         kind, used, *numbers, name, extra = _DESCRIPTOR.unpack(data)
         text = name.split(b"\0", 1)[0].decode(errors="replace")
-        return cls(kind, *numbers, text, extra, used)
+        fields: list[Any] = [kind, *numbers, text, extra, used]
+        return cls(*fields)
 
 
 @dataclass(frozen=True)
