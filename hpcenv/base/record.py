@@ -20,7 +20,7 @@ import re
 import tomllib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Any, TypeVar, Union, get_args, get_origin
 
@@ -51,15 +51,23 @@ def load_toml(kind: type[T], file: Path) -> T:
     return parse_toml(kind, _text(file), str(file))
 
 
-def parse_toml(kind: type[T], text: str, file: str) -> T:
-    """Like `load_toml`, for text that was read already; `file` is only named."""
+def parse_toml(
+    kind: type[T],
+    text: str,
+    file: str,
+    fill: Callable[[dict[str, Any]], dict[str, Any]] = lambda data: data,
+) -> T:
+    """Like `load_toml`, for text that was read already; `file` is only named.
+
+    `fill` may complete what a person left out, before the data is judged.
+    """
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         match = re.search(r"line (\d+)", str(error))
         line = int(match[1]) if match else None
         raise BadFile(file, [Problem("", f"not TOML: {error}", line)]) from None
-    return _checked(kind, data, file, lines_of(text))
+    return _checked(kind, fill(data), file, lines_of(text))
 
 
 def load_json(kind: type[T], file: Path) -> T:
@@ -227,10 +235,11 @@ def _decode_dataclass(kind: Any, data: object, path: str) -> Any:
                 values[name] = decode(hints[name], data[name], _join(path, name))
             except _Bad as bad:
                 problems.extend(bad.problems)
-        elif field.default is dataclasses.MISSING and (
-            field.default_factory is dataclasses.MISSING
-        ):
-            problems.append(Problem(path, f"{name!r} is missing"))
+        elif _required(field):
+            if type(None) in get_args(hints[name]):
+                values[name] = None  # as `encode` leaves it out
+            else:
+                problems.append(Problem(path, f"{name!r} is missing"))
     if problems:
         raise _Bad(problems)
     try:
@@ -315,9 +324,17 @@ def _decode_known(kind: Any, data: object, path: str) -> Known[Any]:
     if isinstance(data, Mapping) and {"value", "how", "where"} <= set(data):
         how = decode(typing.get_type_hints(Known)["how"], data["how"], _join(path, "how"))
         where = decode(str, data["where"], _join(path, "where"))
-        return Known(decode(kind, data["value"], path), how, where)
+        return Known(_decode_value(kind, data["value"], _join(path, "value")), how, where)
     # What a person wrote without saying how it was learnt is declared by that person.
-    return Known(decode(kind, data, path), "declared", "profile")
+    return Known(_decode_value(kind, data, path), "declared", "profile")
+
+
+def _decode_value(kind: Any, data: object, path: str) -> Any:
+    # TOML has no null: a fact known to be nothing (no GPU, no scheduler) is written "none".
+    kinds = get_args(kind)
+    if data == "none" and type(None) in kinds and str not in kinds:
+        return None
+    return decode(kind, data, path)
 
 
 def _decode_unknown(data: object, path: str) -> Unknown:
@@ -418,7 +435,7 @@ def _schema_dataclass(kind: Any, defs: dict[str, Any]) -> dict[str, Any]:
         needed = [
             field.name
             for field in fields
-            if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+            if _required(field) and type(None) not in get_args(hints[field.name])
         ]
         defs[name] = _object({f.name: _schema(hints[f.name], defs) for f in fields}, needed)
     return {"$ref": f"#/$defs/{name}"}
@@ -434,6 +451,11 @@ def _object(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
 
 
 # -- words ---------------------------------------------------------------------------------------
+
+
+def _required(field: dataclasses.Field[Any]) -> bool:
+    missing = dataclasses.MISSING
+    return field.default is missing and field.default_factory is missing
 
 
 def _tag(kind: Any) -> str | None:
