@@ -1,0 +1,359 @@
+"""Bring files into the content-addressed store: in parallel, resumable, verified.
+
+A file is written beside the store under the name of its digest, so that a download that was
+broken off goes on where it stopped, whoever starts it again; it enters the store only when its
+size and SHA-256 are right.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+from urllib.parse import unquote, urlsplit
+
+import requests
+from requests.adapters import HTTPAdapter
+
+from hpcenv.base.blobs import Blobs, Digest
+from hpcenv.base.errors import Failure, Outside, Refused
+from hpcenv.base.publish import publish
+from hpcenv.sources.mirrors import Mirrors
+
+AT_ONCE = 8
+"""Files under way at the same time."""
+
+_CONNECT_S, _READ_S = 10.0, 30.0
+_TRIES = 5
+_CHUNK = 1 << 18
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A file to bring.
+
+    Attributes
+    ----------
+    name : str
+        What it is called in messages.
+    size : int
+        Bytes.
+    urls : tuple of str
+        Where to look, in this order: ``http``, ``https`` or ``file``.
+    """
+
+    name: str
+    size: int
+    sha256: Digest
+    urls: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Tally:
+    """How far the downloads are: whole files, and bytes that have arrived or were there."""
+
+    files: int
+    files_done: int
+    bytes: int
+    bytes_done: int
+
+
+Progress: TypeAlias = Callable[[Tally], None]
+
+
+def session(mirrors: Mirrors) -> requests.Session:
+    """Return an HTTP session with the mirrors' proxy and certificates."""
+    made = _Session()
+    made.mount("https://", HTTPAdapter(pool_maxsize=AT_ONCE))
+    made.mount("http://", HTTPAdapter(pool_maxsize=AT_ONCE))
+    made.headers["Accept-Encoding"] = "identity"
+    if mirrors.proxy:
+        made.proxies = {"http": mirrors.proxy, "https": mirrors.proxy}
+    if mirrors.ca_bundle:
+        made.verify = mirrors.ca_bundle
+    return made
+
+
+class _Session(requests.Session):
+    def merge_environment_settings(self, url, proxies, stream, verify, cert):  # type: ignore[no-untyped-def]
+        # What the mirrors say comes before REQUESTS_CA_BUNDLE, which requests would prefer.
+        merged = super().merge_environment_settings(url, proxies, stream, verify, cert)
+        if self.verify is not True:
+            merged["verify"] = self.verify
+        return merged
+
+
+def download(
+    wanted: Sequence[Wanted],
+    blobs: Blobs,
+    mirrors: Mirrors,
+    progress: Progress = lambda tally: None,
+) -> None:
+    """Bring what the store lacks.
+
+    Parameters
+    ----------
+    wanted : sequence of Wanted
+        What is in the store already is not asked for.
+    progress : callable
+        Told how far it is, from several threads, one at a time.
+
+    Raises
+    ------
+    Outside
+        If a file cannot be had; names each such file, the hosts asked and what to do.
+    Refused
+        If a file is not the one that was wanted; nothing of it is stored.
+    """
+    missing = list({item.sha256: item for item in wanted if not blobs.has(item.sha256)}.values())
+    if not missing:
+        return
+    counter = _Counter(missing, progress)
+    stop = threading.Event()
+    failures: list[Failure] = []
+    with session(mirrors) as http, ThreadPoolExecutor(AT_ONCE) as pool:
+        jobs = [
+            pool.submit(_bring, item, blobs, http, counter, stop) for item in _big_first(missing)
+        ]
+        try:
+            for job in as_completed(jobs):
+                try:
+                    job.result()
+                except _Stopped:
+                    continue
+                except Failure as failure:
+                    failures.append(failure)
+                    # A host that cannot be reached will not be for the others; a file that is
+                    # gone from its mirror says nothing of the next one.
+                    if isinstance(failure, _Unreachable):
+                        stop.set()
+        finally:
+            stop.set()
+            for job in jobs:
+                job.cancel()
+    if failures:
+        raise _together(failures, len(missing))
+
+
+class _Stopped(Exception):
+    pass
+
+
+class _Unreachable(Outside):
+    pass
+
+
+class _Counter:
+    def __init__(self, items: Sequence[Wanted], progress: Progress) -> None:
+        self._lock = threading.Lock()
+        self._files, self._bytes = len(items), sum(item.size for item in items)
+        self._files_done = self._bytes_done = 0
+        self._progress = progress
+
+    def add(self, count: int, files: int = 0) -> None:
+        with self._lock:
+            self._bytes_done += count
+            self._files_done += files
+            self._progress(Tally(self._files, self._files_done, self._bytes, self._bytes_done))
+
+
+def _big_first(items: Sequence[Wanted]) -> list[Wanted]:
+    return sorted(items, key=lambda item: -item.size)
+
+
+def _bring(
+    item: Wanted, blobs: Blobs, http: requests.Session, counter: _Counter, stop: threading.Event
+) -> None:
+    folder = blobs.root / ".incoming"
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / item.sha256
+    with _owned(folder / f"{item.sha256}.lock"):
+        if blobs.has(item.sha256):  # another process brought it meanwhile
+            counter.add(item.size, files=1)
+            return
+        _fill(item, partial, http, counter, stop)
+        with publish(blobs.path(item.sha256)) as beside:
+            partial.chmod(0o644)
+            partial.rename(beside)
+        counter.add(0, files=1)
+
+
+def _fill(
+    item: Wanted, partial: Path, http: requests.Session, counter: _Counter, stop: threading.Event
+) -> None:
+    """Write the whole file to `partial`, and check it."""
+    gone: list[str] = []
+    for url in item.urls:
+        try:
+            found = _from(url, item, partial, http, counter, stop)
+        except _NotThere as absent:
+            gone.append(f"{host_of(url)}: {absent}")
+            continue
+        if found != item.sha256:
+            partial.unlink()
+            raise Refused(
+                f"{host_of(url)} gave another content: SHA-256 {found}, locked {item.sha256}",
+                where=item.name,
+                remedy="do not use it; look at the mirror, or lock again with --upgrade",
+            )
+        return
+    asked = "; ".join(gone) or "no configured mirror or index lists it"
+    raise Outside(
+        f"cannot be had any more ({asked})",
+        where=item.name,
+        remedy="superseded upstream?  hpcenv lock … --upgrade takes what there is now; or take it "
+        "from a snapshot mirror (in this host's apt or pip configuration) or another store",
+    )
+
+
+class _NotThere(Exception):
+    pass
+
+
+def _from(
+    url: str,
+    item: Wanted,
+    partial: Path,
+    http: requests.Session,
+    counter: _Counter,
+    stop: threading.Event,
+) -> str:
+    """Fetch one URL to its end, going on after each break; return the SHA-256 of the result."""
+    state = hashlib.sha256()
+    have = 0
+    if partial.is_file():
+        if partial.stat().st_size > item.size:
+            partial.unlink()
+        else:
+            have = _absorb(partial, state)
+            counter.add(have)
+    tries = 0
+    while have < item.size:
+        before = have
+        try:
+            for chunk in _chunks(url, have, http):
+                if stop.is_set():
+                    raise _Stopped
+                if isinstance(chunk, _FromStart):
+                    counter.add(-have)
+                    have, state = 0, hashlib.sha256()
+                    partial.unlink(missing_ok=True)
+                    continue
+                if have + len(chunk) > item.size:
+                    return "of a longer file"
+                with partial.open("ab") as out:
+                    out.write(chunk)
+                state.update(chunk)
+                have += len(chunk)
+                counter.add(len(chunk))
+        except requests.exceptions.SSLError as error:
+            raise _Unreachable(
+                f"{host_of(url)}'s certificate was not accepted ({_short(error)})",
+                where=item.name,
+                remedy="name the certificates: ca_bundle in [mirrors] of the profile, or PIP_CERT",
+            ) from None
+        except requests.exceptions.RequestException as error:
+            tries = 0 if have > before else tries + 1
+            if tries >= _TRIES or (have == 0 and isinstance(error, requests.ConnectionError)):
+                raise _Unreachable(
+                    f"cannot reach {host_of(url)} ({_short(error)})",
+                    where=item.name,
+                    remedy="check the network and proxy; what has arrived is kept, so try again: "
+                    "with everything in the store, --offline needs no network",
+                ) from None
+            time.sleep(min(0.1 * 2**tries, 2.0))
+        else:
+            if have == before and have < item.size:
+                tries += 1
+            if tries >= _TRIES:
+                return "of a shorter file"
+    return state.hexdigest()
+
+
+class _FromStart:
+    """The server sends from the first byte, not from where we were."""
+
+
+def _chunks(url: str, start: int, http: requests.Session) -> Iterator[bytes | _FromStart]:
+    if urlsplit(url).scheme == "file":
+        yield from _local(Path(unquote(urlsplit(url).path)), start)
+        return
+    headers = {"Range": f"bytes={start}-"} if start else {}
+    with http.get(url, headers=headers, stream=True, timeout=(_CONNECT_S, _READ_S)) as answer:
+        if answer.status_code in (404, 410):
+            raise _NotThere(f"{answer.status_code} {answer.reason}")
+        if answer.status_code in (401, 403, 407):
+            raise _NotThere(f"{answer.status_code} {answer.reason}: it wants a password")
+        if answer.status_code == 416 or (start and answer.status_code == 200):
+            yield _FromStart()
+        if answer.status_code == 416:
+            return
+        answer.raise_for_status()
+        yield from answer.iter_content(_CHUNK)
+
+
+def _local(file: Path, start: int) -> Iterator[bytes]:
+    if not file.is_file():
+        raise _NotThere(f"no file {file}")
+    with file.open("rb") as source:
+        source.seek(start)
+        while chunk := source.read(_CHUNK):
+            yield chunk
+
+
+def _absorb(file: Path, state: hashlib._Hash) -> int:
+    size = 0
+    with file.open("rb") as source:
+        while chunk := source.read(1 << 20):
+            state.update(chunk)
+            size += len(chunk)
+    return size
+
+
+@contextlib.contextmanager
+def _owned(file: Path) -> Iterator[None]:
+    with file.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+        file.unlink(missing_ok=True)
+
+
+def host_of(url: str) -> str:
+    """The host of a URL, or ``this host`` for a local file; never its user or password."""
+    return urlsplit(url).hostname or "this host"
+
+
+def _short(error: Exception) -> str:
+    text = str(error)
+    for words in ("Name or service not known", "Temporary failure in name resolution"):
+        if words in text:
+            return words
+    for words in (
+        "Connection refused",
+        "timed out",
+        "Network is unreachable",
+        "CERTIFICATE_VERIFY",
+    ):
+        if words in text:
+            return words.lower()
+    return type(error).__name__
+
+
+def _together(failures: Sequence[Failure], asked: int) -> Failure:
+    # What was tampered with comes first: it must not hide behind a network's troubles.
+    ordered = sorted(failures, key=lambda failure: not isinstance(failure, Refused))
+    first = ordered[0]
+    if len(ordered) == 1:
+        return first
+    lines = [f"{len(failures)} of {asked} files could not be fetched"]
+    lines += [f"{failure.where}: {failure.says}" for failure in ordered[:8]]
+    more = len(failures) - 8
+    lines += [f"and {more} more"] if more > 0 else []
+    return type(first)("\n    ".join(lines), remedy=first.remedy)
