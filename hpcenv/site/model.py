@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from hpcenv.base.known import Fact
+from hpcenv.base.known import Fact, Unknown
 from hpcenv.base.version import Version
 from hpcenv.image.facts import ElfNeed, Mpi, OsRelease
 from hpcenv.sources.mirrors import Mirrors
+
+_UCX_NOT_LOOKED_FOR = Unknown("not looked for", "ucx_info -v")
+_OFI_NOT_LOOKED_FOR = Unknown("not looked for", "fi_info --version")
 
 
 @dataclass(frozen=True)
@@ -27,8 +30,11 @@ class SiteMpi:
         The environment module that brings it.
     library : Mpi
         Its library, as the image's are described.
+        Its file and soname are empty where only the launcher was found.
     needs : Fact[tuple of ElfNeed]
         What the library and its dependencies need of the C library, for the bind model.
+    ucx, libfabric : Fact[Version or None]
+        The transport libraries that it would load; a known None says that it uses none.
     """
 
     name: str
@@ -37,6 +43,8 @@ class SiteMpi:
     library: Mpi
     needs: Fact[tuple[ElfNeed, ...]]
     module: str | None = None
+    ucx: Fact[Version | None] = _UCX_NOT_LOOKED_FOR
+    libfabric: Fact[Version | None] = _OFI_NOT_LOOKED_FOR
 
 
 @dataclass(frozen=True)
@@ -101,7 +109,8 @@ class SiteProfile:
     slurm : Fact[Slurm or None]
         A known None says that there is no Slurm.
     privileged : Fact[bool]
-        Whether containers run as root (no user namespace of their own a rank).
+        Whether the containers of a node's ranks share one user namespace, the host's: true where
+        the engine has a suid starter or root runs it, false where each has one of its own.
     """
 
     schema: Literal[1]
