@@ -1,32 +1,38 @@
 """Run a program with a deadline, stream its lines, and leave nothing of it behind.
 
 Programs here start others: an MPI launcher its ranks, an engine its mounts and helpers. Killing
-the first is not enough. So each run gets a session of its own and a token in its environment, and
-this process becomes the reaper of orphans; when the program ends, or is ended, whatever still
-carries the token or descends from it is ended too: first asked (TERM), then killed.
+the first is not enough, and we may be killed ourselves. So each run is watched over by a small
+process of its own, see `guard`: it ends the program and all that descends from it, when the
+program ends, when the deadline passes, and when this process is gone for whatever reason.
 """
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
+import json
 import os
 import secrets
+import selectors
 import signal
 import subprocess
-import threading
+import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Literal
+from typing import Any, Literal
 
 from hpcenv.base.errors import Outside
 
 TOKEN = "HPCENV_RUN_TOKEN"
-GRACE_S = 3.0
-_PR_SET_CHILD_SUBREAPER = 36
+"""Environment variable that every process of a run inherits: tells whose it is, from outside."""
+
+_GUARD = Path(__file__).with_name("guard.py")
 _KEEP_BYTES = 32 << 20
+_LONGEST_LINE = 1 << 20
+_CHUNK = 1 << 16
+_LAST_WORDS_S = 1.0
 
 Stream = Literal["out", "err"]
 
@@ -104,7 +110,8 @@ def run(
     stdin : str, optional
         What it reads; nothing when left out.
     on_line : callable, optional
-        Called with each line, from two threads (one a stream), as it is written.
+        Called with each line as it is written, from this thread. What it raises ends the program
+        and goes on its way.
 
     Returns
     -------
@@ -117,57 +124,37 @@ def run(
         If the program is not there or cannot be started.
     """
     words = tuple(os.fspath(word) for word in argv)
-    token = secrets.token_hex(16)
     environment = dict(os.environ if env is None else env)
+    token = secrets.token_hex(16)
     environment[TOKEN] = ":".join(filter(None, (environment.get(TOKEN), token)))
-    _adopt_orphans()
     began = time.monotonic()
+    guarded = _Guarded(stdin)
     try:
-        process = subprocess.Popen(
-            words,
-            stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment,
-            cwd=cwd,
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise Outside(
-            f"cannot start {words[0]}: {error.strerror}",
-            remedy=f"is it installed, and on PATH?  command -v {words[0]}",
-        ) from error
-
-    kept: dict[Stream, list[str]] = {"out": [], "err": []}
-    assert process.stdout is not None and process.stderr is not None
-    readers = [
-        threading.Thread(target=_pump, args=(stream, name, kept[name], on_line), daemon=True)
-        for stream, name in _streams(process.stdout, process.stderr)
-    ]
-    for reader in readers:
-        reader.start()
-    if stdin is not None:
-        threading.Thread(target=_feed, args=(process, stdin), daemon=True).start()
-
-    timed_out = False
-    left: tuple[int, ...] = ()
-    try:
-        process.wait(timeout=max(0.0, deadline))
-    except subprocess.TimeoutExpired:
-        timed_out = True
+        guarded.start(words, environment, cwd)
+        timed_out = guarded.follow(began + deadline, on_line)
     finally:
         # Also on KeyboardInterrupt: what was started ends before the error goes on its way.
-        left = _end(process, token)
-        for reader in readers:
-            reader.join(timeout=GRACE_S)
+        guarded.end()
+    told = guarded.told()
+    if told is None:
+        # Somebody killed the guard itself. What it guarded is found by its token.
+        for pid in processes_with(token):
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        raise Outside(f"the process that watched over {words[0]} was killed")
+    if "errno" in told:
+        raise Outside(
+            f"cannot start {words[0]}: {os.strerror(told['errno'])}",
+            remedy=f"is it installed, and on PATH?  command -v {words[0]}",
+        )
     return Outcome(
         argv=words,
-        status=process.returncode,
-        out="".join(kept["out"]),
-        err="".join(kept["err"]),
+        status=told["status"],
+        out=guarded.out.text(),
+        err=guarded.err.text(),
         seconds=time.monotonic() - began,
         timed_out=timed_out,
-        left=left,
+        left=tuple(told["left"]),
     )
 
 
@@ -187,95 +174,134 @@ def processes_with(token: str) -> list[int]:
     return found
 
 
-def _streams(out: IO[bytes], err: IO[bytes]) -> list[tuple[IO[bytes], Stream]]:
-    return [(out, "out"), (err, "err")]
+class _Guarded:
+    """The guard, the pipes to it, and what the program wrote."""
 
-
-def _pump(
-    stream: IO[bytes],
-    name: Stream,
-    kept: list[str],
-    on_line: Callable[[Stream, str], None] | None,
-) -> None:
-    size = 0
-    for raw in stream:
-        line = raw.decode(errors="replace")
-        kept.append(line)
-        size += len(raw)
-        while size > _KEEP_BYTES and len(kept) > 1:
-            size -= len(kept.pop(0))
-        if on_line is not None:
-            on_line(name, line.rstrip("\r\n"))
-
-
-def _feed(process: subprocess.Popen[bytes], text: str) -> None:
-    assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
-        pipe.write(text.encode())
-
-
-def _adopt_orphans() -> None:
-    # Orphans of our children then become our children, so that /proc shows whose they are.
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def _end(process: subprocess.Popen[bytes], token: str) -> tuple[int, ...]:
-    """End the program if it still runs, and everything that it left; return the latter."""
-    if process.poll() is None:
-        _signal_all({process.pid, *_family(process.pid, token)}, signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=GRACE_S)
-    remains = _family(process.pid, token)
-    first = tuple(sorted(remains))
-    if remains:
-        _signal_all(remains, signal.SIGTERM)
-        until = time.monotonic() + GRACE_S
-        while remains and time.monotonic() < until:
-            time.sleep(0.02)
-            remains = _family(process.pid, token)
-    while remains or process.poll() is None:
-        _signal_all(remains | ({process.pid} if process.poll() is None else set()), signal.SIGKILL)
-        time.sleep(0.02)
-        remains = _family(process.pid, token)
-    process.wait()
-    return first
-
-
-def _signal_all(pids: set[int], number: signal.Signals) -> None:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, number)
-
-
-def _family(leader: int, token: str) -> set[int]:
-    """The living processes that descend from `leader`, share its session, or carry the token."""
-    parents: dict[int, int] = {}
-    family = set()
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit():
-            continue
+    def __init__(self, stdin: str | None) -> None:
+        self.out = _Lines("out")
+        self.err = _Lines("err")
+        self._input = (stdin or "").encode()
+        self._told = b""
+        self._ask: int | None
+        ask, self._ask = os.pipe()
+        self._tell, tell = os.pipe()
         try:
-            fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        pid, state, parent, session = int(entry), fields[0], int(fields[1]), int(fields[3])
-        if state in "ZX":
-            if parent == os.getpid() and session == leader and pid != leader:
-                _collect(pid)
-            continue
-        parents[pid] = parent
-        if session == leader:
-            family.add(pid)
-    family.update(pid for pid in processes_with(token) if pid in parents)
-    grew = True
-    while grew:
-        more = {p for p, parent in parents.items() if parent in family or parent == leader}
-        grew = not more <= family
-        family |= more
-    return family - {leader, os.getpid()}
+            self._guard = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(_GUARD), str(ask), str(tell)],
+                stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=(ask, tell),
+                start_new_session=True,
+            )
+        finally:
+            os.close(ask)
+            os.close(tell)
+
+    def start(self, argv: Sequence[str], env: Mapping[str, str], cwd: Path | None) -> None:
+        """Have the guard start the program."""
+        wanted = {"argv": argv, "env": env, "cwd": None if cwd is None else str(cwd)}
+        line = memoryview(json.dumps(wanted).encode() + b"\n")
+        with suppress(BrokenPipeError):  # the guard was killed; `told` will say so
+            while line and self._ask is not None:
+                line = line[os.write(self._ask, line) :]
+
+    def follow(self, until: float, on_line: Callable[[Stream, str], None] | None) -> bool:
+        """Read until everything has ended; return whether the deadline came first."""
+        out, err = self._guard.stdout, self._guard.stderr
+        assert out is not None and err is not None
+        timed_out = False
+        with selectors.DefaultSelector() as selector:
+            selector.register(out, selectors.EVENT_READ, self.out)
+            selector.register(err, selectors.EVENT_READ, self.err)
+            selector.register(self._tell, selectors.EVENT_READ)
+            if self._guard.stdin is not None:
+                os.set_blocking(self._guard.stdin.fileno(), False)
+                selector.register(self._guard.stdin, selectors.EVENT_WRITE)
+            while selector.get_map():
+                over = self._tell not in selector.get_map()
+                if over:  # the streams close at once, unless somebody could not be killed
+                    wait: float | None = _LAST_WORDS_S
+                else:
+                    wait = None if timed_out else max(0.0, until - time.monotonic())
+                ready = selector.select(wait)
+                if over and not ready:
+                    break
+                for key, _ in ready:
+                    if not self._serve(key, on_line):
+                        selector.unregister(key.fileobj)
+                if not (timed_out or self._told) and time.monotonic() >= until:
+                    timed_out = True
+                    self._ask_for_the_end()
+        return timed_out
+
+    def end(self) -> None:
+        """Have everything ended, and wait until it is."""
+        self._ask_for_the_end()
+        try:
+            self._guard.wait()
+        finally:
+            os.close(self._tell)
+            for pipe in (self._guard.stdin, self._guard.stdout, self._guard.stderr):
+                if pipe is not None:
+                    with suppress(BrokenPipeError):
+                        pipe.close()
+
+    def told(self) -> dict[str, Any] | None:
+        """Return what the guard had to tell; None where it was killed."""
+        return json.loads(self._told) if self._told else None
+
+    def _serve(
+        self, key: selectors.SelectorKey, on_line: Callable[[Stream, str], None] | None
+    ) -> bool:
+        if key.events & selectors.EVENT_WRITE:
+            return self._feed()
+        piece = os.read(key.fd, _CHUNK)
+        if isinstance(key.data, _Lines):
+            key.data.add(piece, on_line)
+        else:
+            self._told += piece
+        return bool(piece)
+
+    def _feed(self) -> bool:
+        pipe = self._guard.stdin
+        assert pipe is not None
+        try:
+            self._input = self._input[os.write(pipe.fileno(), self._input) :]
+        except BrokenPipeError:
+            self._input = self._input[:0]
+        if not self._input:
+            pipe.close()
+        return bool(self._input)
+
+    def _ask_for_the_end(self) -> None:
+        if self._ask is not None:
+            os.close(self._ask)
+            self._ask = None
 
 
-def _collect(pid: int) -> None:
-    # An adopted orphan that ended stays a zombie until we ask for its status.
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(pid, os.WNOHANG)
+class _Lines:
+    """One stream: its last lines, and the piece that is not a line yet."""
+
+    def __init__(self, name: Stream) -> None:
+        self._name = name
+        self._kept: deque[bytes] = deque()
+        self._size = 0
+        self._begun = b""
+
+    def add(self, piece: bytes, on_line: Callable[[Stream, str], None] | None) -> None:
+        """Take what was read; nothing, at the end of the stream."""
+        lines = (self._begun + piece).splitlines(keepends=True) if piece else [self._begun]
+        whole = not piece or lines[-1].endswith(b"\n") or len(lines[-1]) > _LONGEST_LINE
+        self._begun = b"" if whole else lines.pop()
+        for line in filter(None, lines):
+            self._kept.append(line)
+            self._size += len(line)
+            while self._size > _KEEP_BYTES:
+                self._size -= len(self._kept.popleft())
+            if on_line is not None:
+                on_line(self._name, line.decode(errors="replace").rstrip("\r\n"))
+
+    def text(self) -> str:
+        """Return what was kept."""
+        return b"".join(self._kept).decode(errors="replace")
