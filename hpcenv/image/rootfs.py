@@ -12,17 +12,16 @@ import io
 import os
 import posixpath
 import stat
-import struct
-import zlib
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Protocol
+from typing import Any, BinaryIO, Literal, Protocol, TypeVar
 
 from hpcenv.base.errors import BadInput
 from hpcenv.image import sif
 
+T = TypeVar("T")
 Kind = Literal["file", "folder", "link", "other"]
 MAX_LINKS = 40
 """As many links as Linux follows in one path (path_resolution(7))."""
@@ -35,19 +34,6 @@ class Stat:
     kind: Kind
     size: int
     mode: int
-
-
-DAMAGE = (
-    OSError,
-    ValueError,
-    LookupError,
-    RuntimeError,
-    OverflowError,
-    MemoryError,
-    struct.error,
-    zlib.error,
-)
-"""What a damaged or hostile file system makes its reader raise."""
 
 
 class RootFs(Protocol):
@@ -112,7 +98,7 @@ def open_rootfs(path: Path) -> RootFs:
         return SifRoot(path)
     except PermissionError:
         raise
-    except DAMAGE as error:
+    except (ValueError, OSError) as error:
         raise BadInput(
             f"not a readable SIF: {error}",
             where=str(path),
@@ -251,6 +237,16 @@ class FolderRoot(_Tree):
         return open(os.open(self._host(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb")
 
 
+def _damage_is_an_oserror(read: Callable[[], T]) -> T:
+    """Read, where the bytes are a stranger's and may make the library raise anything."""
+    try:
+        return read()
+    except OSError:
+        raise
+    except Exception as error:
+        raise OSError(f"damaged SquashFS: {type(error).__name__}: {error}") from error
+
+
 class SifRoot(_Tree):
     """The root file system in a SIF's primary partition, a SquashFS read at its offset."""
 
@@ -269,7 +265,7 @@ class SifRoot(_Tree):
                 raise ValueError(f"its root file system is of type {kind}, not SquashFS")
             if part.offset + part.size > os.fstat(file.fileno()).st_size:
                 raise ValueError("it is cut short: its root file system ends after the file does")
-            self._image: Any = SquashFsImage(file, part.offset)
+            self._image: Any = _damage_is_an_oserror(lambda: SquashFsImage(file, part.offset))
         except BaseException:
             file.close()
             raise
@@ -350,6 +346,9 @@ class _SquashFile(io.RawIOBase):
         return len(data)
 
     def _piece(self, index: int) -> bytes:
+        return _damage_is_an_oserror(lambda: self._read_piece(index))
+
+    def _read_piece(self, index: int) -> bytes:
         length = min(self._block, self._size - index * self._block)
         if index < len(self._pieces):
             start, word = self._pieces[index]

@@ -164,7 +164,7 @@ class Descriptor:
 
     @classmethod
     def unpack(cls, data: bytes) -> Descriptor:
-        """Read a descriptor; raises `struct.error` where it is cut short."""
+        """Read a descriptor of `DESCRIPTOR_SIZE` bytes."""
         kind, used, *numbers, name, extra = _DESCRIPTOR.unpack(data)
         text = name.split(b"\0", 1)[0].decode(errors="replace")
         fields: list[Any] = [kind, *numbers, text, extra, used]
