@@ -38,8 +38,14 @@ class _Bad(Exception):
 # -- files ---------------------------------------------------------------------------------------
 
 
-def load_toml(kind: type[T], file: Path) -> T:
+def load_toml(
+    kind: type[T],
+    file: Path,
+    fill: Callable[[dict[str, Any]], dict[str, Any]] = lambda data: data,
+) -> T:
     """Read a TOML file into a dataclass.
+
+    `fill` may complete what a person left out, before the data is judged.
 
     Raises
     ------
@@ -48,7 +54,7 @@ def load_toml(kind: type[T], file: Path) -> T:
     BadInput
         If the file cannot be read.
     """
-    return parse_toml(kind, _text(file), str(file))
+    return parse_toml(kind, _text(file), str(file), fill)
 
 
 def parse_toml(
@@ -57,10 +63,7 @@ def parse_toml(
     file: str,
     fill: Callable[[dict[str, Any]], dict[str, Any]] = lambda data: data,
 ) -> T:
-    """Like `load_toml`, for text that was read already; `file` is only named.
-
-    `fill` may complete what a person left out, before the data is judged.
-    """
+    """Like `load_toml`, for text that was read already; `file` is only named."""
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
