@@ -29,10 +29,17 @@ class Complaint:
 class Engine(Protocol):
     """An engine that is there and usable."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """What people call it: ``apptainer``."""
+        ...
 
     def check(self) -> Sequence[Complaint]:
-        """Look, before minutes are spent, at what would go wrong."""
+        """Look, before anything is started, at what would go wrong when it runs an image."""
+        ...
+
+    def check_run(self, work: Path) -> Sequence[Complaint]:
+        """Look, before minutes are spent, at what would go wrong in `run`, trees below `work`."""
         ...
 
     def run(
@@ -46,6 +53,10 @@ class Engine(Protocol):
         log: Callable[[str], None],
     ) -> None:
         """Run a shell script in a writable tree, as its root, with the network cut.
+
+        The first command that fails ends it. It sees the tree, the binds (whose targets are made
+        for it where the tree lacks them), empty ``/tmp`` and ``/var/tmp``, and no more of the
+        environment than `env`, a usual PATH, HOME and LANG.
 
         Raises
         ------

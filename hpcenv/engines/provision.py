@@ -132,7 +132,7 @@ def place(files: Sequence[Path], prefix: Path, packages: Sequence[Package]) -> N
     with publish(prefix) as beside:
         beside.mkdir()
         for file in files:
-            words = ["dpkg-deb", "--extract", file, beside]
+            words = ["dpkg-deb", "--extract", str(file), str(beside)]
             run(words, deadline=_UNPACK_S).must(f"unpacking {file}")
         released = (beside / "usr/bin/apptainer").stat().st_mtime
         _relocate(beside, prefix)
@@ -188,7 +188,7 @@ def link_for_path(bin_folder: Path, folder: Path) -> list[Path]:
         link = folder / command
         if not link.is_symlink() and not link.exists():
             _link(link, bin_folder / command)
-        if link.is_symlink() and Path(os.readlink(link)) == bin_folder / command:
+        if link.is_symlink() and link.readlink() == bin_folder / command:
             links.append(link)
     return links
 
@@ -261,7 +261,7 @@ def _patchelf() -> str:
 
 
 def _link(link: Path, target: Path) -> None:
-    if link.is_symlink() and Path(os.readlink(link)) == target:
+    if link.is_symlink() and link.readlink() == target:
         return
     with publish(link) as beside:
         beside.symlink_to(target)

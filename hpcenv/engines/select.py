@@ -1,0 +1,61 @@
+"""Which engine to use."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from hpcenv.base.errors import Outside
+from hpcenv.engines.apptainer import Apptainer
+from hpcenv.engines.engine import Engine
+
+_COMMANDS = ("apptainer", "singularity")
+
+
+def candidates(engines: Path) -> tuple[Apptainer, ...]:
+    """Return the engines that are there: those of PATH, then the private one; each once."""
+    return tuple(_candidates(engines))
+
+
+def usable_engine(engines: Path) -> Engine:
+    """Return the first engine against which nothing fatal is to be said.
+
+    Raises
+    ------
+    Outside
+        If there is none, with what is wrong with each.
+    """
+    wrong = []
+    for engine in candidates(engines):
+        fatal = [complaint for complaint in engine.check() if complaint.fatal]
+        if not fatal:
+            return engine
+        wrong += [f"{engine.program}: {c.says}\n      {c.remedy}" for c in fatal]
+    if not wrong:
+        raise Outside("there is no container engine on this host", remedy="hpcenv engine install")
+    raise Outside(
+        "\n    ".join(["no container engine on this host can be used", *wrong]),
+        remedy="hpcenv engine list shows what each lacks",
+    )
+
+
+def _candidates(engines: Path) -> Iterator[Apptainer]:
+    seen: set[Path] = set()
+    private = engines / "bin" / "apptainer"
+    found = [which for command in _COMMANDS if (which := shutil.which(command))]
+    for program in [*map(Path, found), private]:
+        real = program.resolve()
+        if real in seen or not real.is_file():
+            continue
+        seen.add(real)
+        yield Apptainer(program, _word(real) or str(program))
+
+
+def _word(program: Path) -> str | None:
+    """The command that PATH finds a program by: the older one, which every site has, first."""
+    for command in reversed(_COMMANDS):
+        which = shutil.which(command)
+        if which and Path(which).resolve() == program:
+            return command
+    return None
