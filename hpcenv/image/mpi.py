@@ -19,16 +19,29 @@ from hpcenv.image.loader import closure, library_folders
 from hpcenv.image.rootfs import RootFs
 
 _NAMES = ("libmpi.so*", "libmpich.so*", "libmpi_cray.so*", "libmpi_gnu_*.so*", "libmpi_intel.so*")
-_PREFIXES = (
-    "/usr/lib/*",
-    "/usr/lib64/*",
-    "/usr/local/*",
-    "/opt/*",
-    "/opt/*/*",
-    "/opt/*/*/*",
-    "/opt/*/*/*/*",
+_FOLDERS = (
+    "/usr/local/lib",
+    "/usr/local/*/lib",
+    "/usr/local/*/*/lib",
+    "/usr/lib/*/lib",
+    "/usr/lib/*/*/lib",
+    "/usr/lib64/*/lib",
+    "/opt/*/lib",
+    "/opt/*/*/lib",
+    "/opt/*/*/*/lib",
+    "/opt/intel/oneapi/mpi/*/lib",
+    "/opt/intel/oneapi/mpi/*/lib/release",
+    "/opt/cray/pe/mpich/*/*/*/*/lib",
+    "/opt/cray/pe/lib64",
+    "/usr/mpi/gcc/*/lib64",
+    "/usr/mpi/gcc/*/lib",
+    "/venv/lib",
+    "/venv/*/lib",
 )
-_WHEELS = ("/usr", "/usr/local", "/opt/*", "/opt/*/*", "/venv", "/srv/*")
+"""Where MPI is put aside from the loader's path: distributions' alternatives, wheels in virtual
+environments, Intel's, Cray's and NVIDIA's installers, and what people choose below /opt.
+"""
+
 _OPENMPI = "ompi_mpi_comm_world"
 _VERSION = rb"v?\d+\.\d+(?:\.\d+)*(?:(?:a|b|rc)\d+)?"
 
@@ -90,11 +103,8 @@ def _candidates(root: RootFs) -> Iterator[str]:
     for machine in ("x86_64", "aarch64"):
         for folder in library_folders(root, machine):
             yield from root.find(*(f"{folder}/{name}" for name in _NAMES))
-    for prefix in _WHEELS:
-        yield from root.find(f"{prefix}/lib/{_NAMES[0]}", f"{prefix}/lib64/{_NAMES[0]}")
-    for prefix in _PREFIXES:
-        for folder in ("lib", "lib64", "lib/release"):
-            yield from root.find(*(f"{prefix}/{folder}/{name}" for name in _NAMES))
+    for folder in _FOLDERS:
+        yield from root.find(*(f"{folder}/{name}" for name in _NAMES))
 
 
 def _abi(real: str) -> Fact[Abi]:

@@ -177,24 +177,30 @@ class _Tree:
 
     def find(self, *patterns: str) -> Iterator[str]:
         for pattern in patterns:
-            yield from self._find("/", [part for part in pattern.split("/") if part])
+            # A pattern may come out of the image (ld.so.conf): its ``..`` must not lead out of it.
+            inside = posixpath.normpath("/" + pattern.lstrip("/"))
+            yield from self._find("/", "/", inside.split("/")[1:])
 
-    def _find(self, folder: str, parts: list[str]) -> Iterator[str]:
+    def _find(self, shown: str, real: str, parts: list[str]) -> Iterator[str]:
+        """Match below a folder: `shown` as the pattern reached it, `real` with links resolved."""
         part, rest = parts[0], parts[1:]
+        names = [part]
         if any(mark in part for mark in "*?["):
-            real = self.resolve(folder)
-            found = None if real is None else self._lstat(real)
-            if real is None or found is None or found.kind != "folder":
-                return
             names = sorted(fnmatch.filter(self._names(real), part))
-        else:
-            names = [part]
         for name in names:
-            path = posixpath.join(folder, name)
-            if rest:
-                yield from self._find(path, rest)
-            elif self._resolve(path, last=False) is not None:
+            path = posixpath.join(shown, name)
+            child = self._lstat(posixpath.join(real, name))
+            if child is None:
+                continue
+            if not rest:
                 yield path
+                continue
+            inner: str | None = posixpath.join(real, name)
+            if child.kind == "link" and inner:
+                inner = self.resolve(inner)
+                child = self._lstat(inner) if inner else None
+            if inner and child and child.kind == "folder":
+                yield from self._find(path, inner, rest)
 
 
 class FolderRoot(_Tree):
