@@ -21,7 +21,7 @@ from hpcenv.engines.engine import Bind, Engine
 from hpcenv.image.facts import ImageFacts
 from hpcenv.launch.command import Command, clean, command, shell_line
 from hpcenv.launch.model import Launch
-from hpcenv.site.model import SiteMpi, SiteProfile
+from hpcenv.site.model import SiteProfile
 from hpcenv.validate.seen import RankRecord, Seen, Traces, judge, unseen
 
 DEADLINE_S = 60.0
@@ -202,8 +202,8 @@ def why_not(
         if not allocated and not queue:
             return unseen("not proved", "outside an allocation; try within salloc, or --queue")
         return None
-    if _mpi(site, launch) is None or _mpi(here, launch) is None:
-        return unseen("not proved", f"{launch.mpi} is not on this machine")
+    if (differs := _other_mpi(site, here, launch)) is not None:
+        return unseen("not this site", differs)
     if launch.nodes > 1 and not allocated:
         return unseen("not proved", f"{launch.nodes} nodes need an allocation; try within salloc")
     return None
@@ -220,18 +220,11 @@ def differences(site: SiteProfile, here: SiteProfile) -> tuple[str, ...]:
         ("operating system", value_of(site.os), value_of(here.os)),
         ("C library", value_of(site.libc), value_of(here.libc)),
     )
-    differs = [
+    return tuple(
         f"{what} {_name(theirs)}, here {_name(ours)}"
         for what, theirs, ours in pairs
         if theirs is not None and ours is not None and theirs != ours
-    ]
-    for mpi in value_of(site.mpis) or ():
-        ours = next((m for m in value_of(here.mpis) or () if m.prefix == mpi.prefix), None)
-        theirs = value_of(mpi.library.version)
-        found = value_of(ours.library.version) if ours else None
-        if ours and found is not None and theirs is not None and found != theirs:
-            differs.append(f"{mpi.name} {theirs}, here {found}")
-    return tuple(differs)
+    )
 
 
 def find_python(engine: Engine, image: Path, ambient: Mapping[str, str]) -> str | Seen:
@@ -257,8 +250,19 @@ def find_python(engine: Engine, image: Path, ambient: Mapping[str, str]) -> str 
     return unseen("cannot prove", f"the image's shell cannot be run: {said}")
 
 
-def _mpi(site: SiteProfile, launch: Launch) -> SiteMpi | None:
-    return next((mpi for mpi in value_of(site.mpis) or () if mpi.name == launch.mpi), None)
+def _other_mpi(site: SiteProfile, here: SiteProfile, launch: Launch) -> str | None:
+    """Say in what the launch's MPI is not the one on this machine; None where it is."""
+    theirs = next((mpi for mpi in value_of(site.mpis) or () if mpi.name == launch.mpi), None)
+    if theirs is None:
+        return f"the profile has no MPI called {launch.mpi!r}"
+    file = theirs.library.file
+    ours = next((mpi for mpi in value_of(here.mpis) or () if mpi.library.file == file), None)
+    if ours is None:
+        return f"{theirs.name}: there is no {file} here"
+    told, found = value_of(theirs.library.version), value_of(ours.library.version)
+    if told is not None and found is not None and told != found:
+        return f"{theirs.name} {told}, here {found}"
+    return None
 
 
 def _name(value: object) -> str:
