@@ -3,25 +3,47 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
+import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, NewType
+from typing import BinaryIO, ClassVar, Self
 
 from hpcenv.base.errors import Refused
 from hpcenv.base.publish import publish, sweep
 
-Digest = NewType("Digest", str)
-"""64 lower-case hexadecimal digits of a SHA-256."""
-
 _CHUNK = 1 << 20
 
 
-def digest_of(source: BinaryIO) -> Digest:
-    """Return the SHA-256 of what is left to read in `source`."""
+class Digest(str):
+    """A SHA-256, as 64 lower-case hexadecimal digits.
+
+    Raises
+    ------
+    ValueError
+        If the text is anything else: a digest becomes a file's name.
+    """
+
+    PATTERN: ClassVar[str] = "^[0-9a-f]{64}$"
+    __slots__ = ()
+
+    def __new__(cls, text: str) -> Self:
+        if re.fullmatch("[0-9a-f]{64}", text) is None:
+            raise ValueError(f"{text!r} is not a SHA-256: 64 lower-case hexadecimal digits")
+        return super().__new__(cls, text)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a digest; raises ValueError like the class itself."""
+        return cls(text)
+
+
+def digest_of(source: BinaryIO, into: BinaryIO | None = None) -> Digest:
+    """Return the SHA-256 of what is left to read in `source`, and copy it where asked to."""
     state = hashlib.sha256()
     while chunk := source.read(_CHUNK):
         state.update(chunk)
+        if into is not None:
+            into.write(chunk)
     return Digest(state.hexdigest())
 
 
@@ -60,17 +82,23 @@ class Blobs:
             If the content is not the one that `expect` names; nothing is stored then.
         """
         found = digest_of_file(file)
+        self._judge(file, found, expect)
+        if not self.has(found):
+            with publish(self.path(found)) as beside:
+                with file.open("rb") as source, beside.open("xb") as copy:
+                    # What was copied counts, not what was read before: the file may have changed.
+                    self._judge(file, digest_of(source, copy), found)
+                beside.chmod(0o644)
+        return found
+
+    @staticmethod
+    def _judge(file: Path, found: Digest, expect: Digest | None) -> None:
         if expect is not None and found != expect:
             raise Refused(
                 f"its SHA-256 is {found}, where {expect} was expected",
                 where=str(file),
                 remedy="the file was changed or cut short on its way; remove it and fetch again",
             )
-        if not self.has(found):
-            with publish(self.path(found)) as beside:
-                shutil.copyfile(file, beside)
-                beside.chmod(0o644)
-        return found
 
     def verified(self, digest: Digest) -> Path:
         """Return the path of a blob whose content was just read and found right.

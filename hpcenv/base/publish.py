@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import errno
 import os
 import secrets
 import shutil
@@ -29,19 +31,37 @@ def publish(path: Path) -> Iterator[Path]:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.parent / f".{path.name}.{_owner()}.{secrets.token_hex(4)}{_SUFFIX}"
+    # The name's beginning is for people who find it; the whole could be too long for a name.
+    beside = path.parent / f".{path.name[:30]}.{_owner()}.{secrets.token_hex(4)}{_SUFFIX}"
     try:
         yield beside
         if beside.is_dir() and not beside.is_symlink():
-            _sync_tree(beside)
-            if not path.is_dir():
-                os.rename(beside, path)
+            _sync_all(beside)
+            _rename_unless_there(beside, path)
         else:
             _sync(beside)
             os.replace(beside, path)
         _sync(path.parent)
     finally:
         remove(beside)
+
+
+def unfinished(path: Path) -> Path:
+    """Return a new name beside `path` that `sweep` knows for this process's, made by nobody yet."""
+    return path.parent / f".{path.name}.{_owner()}.{secrets.token_hex(4)}{_SUFFIX}"
+
+
+def abandoned(folder: Path) -> list[Path]:
+    """Return what processes of this host that are no longer alive left unfinished in `folder`."""
+    found = []
+    for entry in folder.glob(f".*{_SUFFIX}"):
+        parts = entry.name.removesuffix(_SUFFIX).rsplit(".", 2)
+        if len(parts) != 3 or "@" not in parts[1]:
+            continue
+        process, _, host = parts[1].partition("@")
+        if host == _host() and not _alive(process):
+            found.append(entry)
+    return found
 
 
 def sweep(folder: Path) -> list[Path]:
@@ -52,40 +72,48 @@ def sweep(folder: Path) -> list[Path]:
     list of Path
         What was removed.
     """
-    gone = []
-    for entry in folder.glob(f".*{_SUFFIX}"):
-        parts = entry.name.removesuffix(_SUFFIX).rsplit(".", 2)
-        if len(parts) != 3 or "@" not in parts[1]:
-            continue
-        process, _, host = parts[1].partition("@")
-        if host == _host() and not _alive(process):
-            remove(entry)
-            gone.append(entry)
+    gone = abandoned(folder)
+    for entry in gone:
+        remove(entry)
     return gone
 
 
 def remove(path: Path) -> None:
     """Remove a file or a folder, whichever it is, if it is there."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, onerror=_make_writable_and_retry)
-    else:
+    if not path.is_dir() or path.is_symlink():
         path.unlink(missing_ok=True)
+        return
+    with contextlib.suppress(FileNotFoundError, PermissionError):
+        shutil.rmtree(path)
+        return
+    # A folder without write permission cannot be emptied by its owner; ours to open up. And
+    # somebody else may be removing the same.
+    with contextlib.suppress(FileNotFoundError):
+        path.chmod(0o700)
+    for folder, names, _ in os.walk(path):
+        for name in names:
+            inner = Path(folder, name)
+            if not inner.is_symlink():
+                with contextlib.suppress(OSError):
+                    inner.chmod(0o700)
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(path)
 
 
-def _make_writable_and_retry(function: object, name: str, _: object) -> None:
-    # A folder without write permission cannot be emptied by its owner; ours to open up.
-    parent = os.path.dirname(name)
-    os.chmod(parent, 0o700)
-    with contextlib.suppress(OSError):
-        os.chmod(name, 0o700, follow_symlinks=False) if os.path.isdir(name) else None
-    if os.path.isdir(name) and not os.path.islink(name):
-        shutil.rmtree(name)
-    else:
-        os.unlink(name)
+def _rename_unless_there(beside: Path, path: Path) -> None:
+    try:
+        if not path.is_dir():
+            os.rename(beside, path)
+    except OSError as error:
+        # Published by somebody else between the look and the rename.
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
 
 
 def _host() -> str:
-    return socket.gethostname().replace(".", "_")
+    # Process numbers mean something within one PID namespace of one host.
+    namespace = os.stat("/proc/self/ns/pid").st_ino
+    return f"{socket.gethostname().replace('.', '_')}_{namespace}"
 
 
 def _owner() -> str:
@@ -116,10 +144,11 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
-def _sync_tree(root: Path) -> None:
-    for folder, _, files in os.walk(root):
-        for name in files:
-            file = Path(folder) / name
-            if file.is_file() and not file.is_symlink():
-                _sync(file)
-        _sync(Path(folder))
+def _sync_all(folder: Path) -> None:
+    # One sync for however many files: that of the file system they are on.
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        if ctypes.CDLL(None, use_errno=True).syncfs(handle) != 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(folder))
+    finally:
+        os.close(handle)

@@ -6,7 +6,8 @@ nearest known key, types are not bent, and `schema` gives the JSON Schema of a t
 
 Understood types: bool, int, float, str, None, `Path`, `PurePosixPath`, enumerations of strings,
 `Literal`, dataclasses, `tuple[T, ...]`, fixed tuples, `frozenset[T]`, `Mapping[str, T]`, unions,
-`Fact[T]`, and any class with ``parse(str)`` whose ``str`` gives the text back (`Version`).
+`Fact[T]`, and any class with ``parse(str)`` whose ``str`` gives the text back (`Version`); its
+``PATTERN``, a regular expression, says to the schema what it takes.
 A union of dataclasses is told apart by their `Literal` field ``kind``.
 """
 
@@ -426,7 +427,8 @@ def _schema(kind: Any, defs: dict[str, Any]) -> dict[str, Any]:
         return {"type": "null"}
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return {"enum": [member.value for member in kind]}
-    return {"type": plain.get(kind, "string")}
+    pattern = getattr(kind, "PATTERN", None)
+    return {"type": plain.get(kind, "string"), **({"pattern": pattern} if pattern else {})}
 
 
 def _schema_dataclass(kind: Any, defs: dict[str, Any]) -> dict[str, Any]:
