@@ -31,8 +31,7 @@ def publish(path: Path) -> Iterator[Path]:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # The name's beginning is for people who find it; the whole could be too long for a name.
-    beside = path.parent / f".{path.name[:30]}.{_owner()}.{secrets.token_hex(4)}{_SUFFIX}"
+    beside = unfinished(path)
     try:
         yield beside
         if beside.is_dir() and not beside.is_symlink():
@@ -48,7 +47,8 @@ def publish(path: Path) -> Iterator[Path]:
 
 def unfinished(path: Path) -> Path:
     """Return a new name beside `path` that `sweep` knows for this process's, made by nobody yet."""
-    return path.parent / f".{path.name}.{_owner()}.{secrets.token_hex(4)}{_SUFFIX}"
+    # The name's beginning is for people who find it; the whole could be too long for a name.
+    return path.parent / f".{path.name[:30]}.{_owner()}.{secrets.token_hex(4)}{_SUFFIX}"
 
 
 def abandoned(folder: Path) -> list[Path]:
