@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 import hpcenv
-from hpcenv.cli import output
+from hpcenv.cli import engine, output
 
 app = typer.Typer(
     name="hpcenv",
@@ -15,6 +15,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+app.add_typer(engine.app, name="engine")
 
 
 def _version(wanted: bool) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from hpcenv.base.errors import Outside
 from hpcenv.engines.apptainer import Apptainer
-from hpcenv.engines.engine import Engine
+from hpcenv.engines.engine import Complaint, Engine
 
 _COMMANDS = ("apptainer", "singularity")
 
@@ -19,25 +19,33 @@ def candidates(engines: Path) -> tuple[Apptainer, ...]:
 
 
 def usable_engine(engines: Path) -> Engine:
-    """Return the first engine against which nothing fatal is to be said.
+    """Return the first engine that can run an image here.
 
     Raises
     ------
     Outside
         If there is none, with what is wrong with each.
     """
+    return _first(candidates(engines), Apptainer.check)
+
+
+def building_engine(engines: Path, work: Path) -> Engine:
+    """Return the first engine that can build in trees below the folder `work`; raises likewise."""
+    return _first(candidates(engines), lambda engine: engine.check_run(work))
+
+
+def _first(
+    engines: Sequence[Apptainer], check: Callable[[Apptainer], Sequence[Complaint]]
+) -> Apptainer:
     wrong = []
-    for engine in candidates(engines):
-        fatal = [complaint for complaint in engine.check() if complaint.fatal]
+    for engine in engines:
+        fatal = [complaint for complaint in check(engine) if complaint.fatal]
         if not fatal:
             return engine
         wrong += [f"{engine.program}: {c.says}\n      {c.remedy}" for c in fatal]
     if not wrong:
         raise Outside("there is no container engine on this host", remedy="hpcenv engine install")
-    raise Outside(
-        "\n    ".join(["no container engine on this host can be used", *wrong]),
-        remedy="hpcenv engine list shows what each lacks",
-    )
+    raise Outside("\n    ".join(["no container engine on this host can be used", *wrong]))
 
 
 def _candidates(engines: Path) -> Iterator[Apptainer]:
