@@ -1,0 +1,1 @@
+"""What lies inside an image: the trainer and the staging of data. Imports `base` and no other."""
