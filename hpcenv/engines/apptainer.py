@@ -10,7 +10,6 @@ import collections
 import contextlib
 import os
 import re
-import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pathlib import Path
 
 from hpcenv.base.errors import BadInput, Outside
 from hpcenv.base.process import run
+from hpcenv.base.publish import unfinished
 from hpcenv.base.version import Version
 from hpcenv.engines import capabilities, userns
 from hpcenv.engines.engine import Bind, Complaint
@@ -44,19 +44,9 @@ _ISOLATED = (
 
 @dataclass(frozen=True)
 class Apptainer:
-    """One installed apptainer.
-
-    Attributes
-    ----------
-    program : Path
-        Its executable.
-    command : str
-        The word by which a user's shell finds it: ``singularity`` where PATH leads there, else
-        the whole path.
-    """
+    """One installed apptainer: the path of its program."""
 
     program: Path
-    command: str
     name: str = "apptainer"
 
     def version(self) -> tuple[str, Version] | None:
@@ -181,7 +171,7 @@ class Apptainer:
             If a variable's name is none, or its value holds a NUL or a carriage return.
         """
         return [
-            *(self.command, "exec", *bind_words(binds), *env_words(env or {})),
+            *(str(self.program), "exec", *bind_words(binds), *env_words(env or {})),
             *(*args, str(image), *argv),
         ]
 
@@ -328,7 +318,7 @@ def _environment(scratch: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _scratch(tree: Path) -> Iterator[Path]:
-    scratch = tree.parent / f".{tree.name}.{secrets.token_hex(4)}.scratch"
+    scratch = unfinished(tree)
     scratch.mkdir()
     try:
         for name in ("tmp", "var_tmp", "engine"):

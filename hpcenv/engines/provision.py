@@ -17,7 +17,6 @@ import os
 import platform
 import shutil
 import sysconfig
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -27,7 +26,7 @@ from typing import Literal
 from hpcenv.base.blobs import Blobs, Digest
 from hpcenv.base.errors import Outside
 from hpcenv.base.process import run
-from hpcenv.base.publish import publish, remove, sweep
+from hpcenv.base.publish import publish, remove, sweep, unfinished
 from hpcenv.base.record import dump_json, load_json
 from hpcenv.engines import capabilities
 from hpcenv.sources.apt import Deb, open_suite
@@ -245,9 +244,12 @@ def _content(engines: Path, debs: Sequence[Deb]) -> str:
 
 def _newest(engines: Path, mirrors: Mirrors, names: Sequence[str]) -> tuple[Deb, ...]:
     # Package lists of the whole suite are larger than the engine and serve this once.
-    engines.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".lists-", dir=engines) as lists:
-        return open_suite(Path(lists), mirrors, SUITE, platform.machine()).named(names)
+    lists = unfinished(engines / "lists")
+    lists.mkdir(parents=True)
+    try:
+        return open_suite(lists, mirrors, SUITE, platform.machine()).named(names)
+    finally:
+        remove(lists)
 
 
 def _packages(debs: Sequence[Deb]) -> tuple[Package, ...]:

@@ -57,13 +57,4 @@ def _candidates(engines: Path) -> Iterator[Apptainer]:
         if real in seen or not real.is_file():
             continue
         seen.add(real)
-        yield Apptainer(program, _word(real) or str(program))
-
-
-def _word(program: Path) -> str | None:
-    """The command that PATH finds a program by: the older one, which every site has, first."""
-    for command in reversed(_COMMANDS):
-        which = shutil.which(command)
-        if which and Path(which).resolve() == program:
-            return command
-    return None
+        yield Apptainer(program)
