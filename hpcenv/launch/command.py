@@ -134,6 +134,13 @@ def command(
     return Command(tuple(words), tuple(inner), whole)
 
 
+def lacks(launch: Launch, ambient: Mapping[str, str]) -> str | None:
+    """Say what a launch needs that the caller's environment does not have; None where nothing."""
+    if launch.launcher == "mpirun" and launch.nodes > 1 and "SLURM_JOB_ID" not in ambient:
+        return f"mpirun over {launch.nodes} nodes needs an allocation; try within salloc"
+    return None
+
+
 def clean(ambient: Mapping[str, str]) -> dict[str, str]:
     """Return what of an environment a job may see."""
     return {

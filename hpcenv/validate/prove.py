@@ -19,9 +19,9 @@ from hpcenv.base.record import load_json
 from hpcenv.compat.model import Judged, Outlook
 from hpcenv.engines.engine import Bind, Engine
 from hpcenv.image.facts import ImageFacts
-from hpcenv.launch.command import Command, clean, command, shell_line
+from hpcenv.launch.command import Command, clean, command, lacks, shell_line
 from hpcenv.launch.model import Launch
-from hpcenv.site.model import SiteProfile
+from hpcenv.site.model import SiteMpi, SiteProfile
 from hpcenv.validate.seen import RankRecord, Seen, Traces, judge, unseen
 
 DEADLINE_S = 60.0
@@ -195,17 +195,16 @@ def why_not(
         return unseen("not this site", "; ".join(differs))
     if launch.model != "hybrid":
         return unseen("not proved", "only the hybrid model is proved so far")
-    allocated = "SLURM_JOB_ID" in ambient
     if launch.launcher == "srun":
         if value_of(here.slurm) is None:
             return unseen("not proved", "there is no Slurm on this machine")
-        if not allocated and not queue:
+        if "SLURM_JOB_ID" not in ambient and not queue:
             return unseen("not proved", "outside an allocation; try within salloc, or --queue")
         return None
-    if (differs := _other_mpi(site, here, launch)) is not None:
-        return unseen("not this site", differs)
-    if launch.nodes > 1 and not allocated:
-        return unseen("not proved", f"{launch.nodes} nodes need an allocation; try within salloc")
+    if (other := _other_mpi(site, here, launch)) is not None:
+        return unseen("not this site", other)
+    if lacking := lacks(launch, ambient):
+        return unseen("not proved", lacking)
     return None
 
 
@@ -255,14 +254,20 @@ def _other_mpi(site: SiteProfile, here: SiteProfile, launch: Launch) -> str | No
     theirs = next((mpi for mpi in value_of(site.mpis) or () if mpi.name == launch.mpi), None)
     if theirs is None:
         return f"the profile has no MPI called {launch.mpi!r}"
-    file = theirs.library.file
-    ours = next((mpi for mpi in value_of(here.mpis) or () if mpi.library.file == file), None)
+    ours = next((mpi for mpi in value_of(here.mpis) or () if _same(mpi, theirs)), None)
     if ours is None:
-        return f"{theirs.name}: there is no {file} here"
+        return f"{theirs.name}: its launcher and library are not here"
     told, found = value_of(theirs.library.version), value_of(ours.library.version)
     if told is not None and found is not None and told != found:
         return f"{theirs.name} {told}, here {found}"
     return None
+
+
+def _same(one: SiteMpi, other: SiteMpi) -> bool:
+    return (value_of(one.launcher), one.library.file) == (
+        value_of(other.launcher),
+        other.library.file,
+    )
 
 
 def _name(value: object) -> str:

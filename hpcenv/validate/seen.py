@@ -109,7 +109,7 @@ class Traces:
     tail: str
 
 
-Unproved = Literal["not this site", "not proved", "cannot prove"]
+Unproved = Literal["not run", "not this site", "not proved", "cannot prove"]
 
 
 @dataclass(frozen=True)
