@@ -13,6 +13,7 @@ from pathlib import PurePosixPath
 from typing import Literal, TypeAlias
 
 from hpcenv.base.blobs import Digest
+from hpcenv.base.errors import BadInput
 from hpcenv.base.record import dump_json, encode
 from hpcenv.image import manifest
 from hpcenv.image.facts import Family
@@ -222,7 +223,18 @@ def plan(lock: Lock) -> BuildPlan:
     ``system``: the Debian packages. ``python``: the wheels. ``horovod``, where the lock has its
     source: compilers over ``python``, of which only the wheel is kept. ``image``: that wheel, the
     data, what an image says of itself, and the runtime, which changes most often, last.
+
+    Raises
+    ------
+    BadInput
+        If the lock has no pip to install wheels with.
     """
+    if not any(wheel.name == "pip" for wheel in lock.of("python")):
+        raise BadInput(
+            "there is no pip among its Python packages, by which the others are installed",
+            where=f"lock of {lock.recipe.name} for {lock.site}",
+            remedy='add "pip" to  packages  in [python] of the recipe, and lock again',
+        )
     system = Stage(
         "system",
         None,

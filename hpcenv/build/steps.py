@@ -121,9 +121,12 @@ def _install_wheels(step: InstallWheels) -> str:
     python = shlex.quote(str(step.prefix / "bin/python"))
     prefix = shlex.quote(str(step.prefix))
     wanted = (f"{wheel.name}=={wheel.version}" for wheel in step.wheels)
+    # The environment starts without a pip: the lock's own runs from within its wheel.
+    pip = next((_input(wheel) for wheel in step.wheels if wheel.name == "pip"), "")
     return (
-        f"[ -x {python} ] || /usr/bin/python3 -m venv {prefix}\n"
-        + (_pip_install(step.prefix, INPUTS, *wanted) if step.wheels else "")
+        f"[ -x {python} ] || /usr/bin/python3 -m venv --without-pip {prefix}\n"
+        + (f"PYTHONPATH={shlex.quote(pip)} " if pip else "")
+        + _pip_install(step.prefix, INPUTS, *wanted)
         + _compile(step.prefix)
     )
 
