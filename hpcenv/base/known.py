@@ -7,18 +7,19 @@ from dataclasses import dataclass
 from typing import Generic, Literal, TypeAlias, TypeVar
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 U = TypeVar("U")
 
 How: TypeAlias = Literal["read", "ran", "declared", "published"]
 
 
 @dataclass(frozen=True)
-class Known(Generic[T]):
+class Known(Generic[T_co]):
     """A value and its provenance.
 
     Attributes
     ----------
-    value : T
+    value : T_co
         What was learnt.
     how : {"read", "ran", "declared", "published"}
         Read from a file, said by a program that was run, written by a person, or taken from a
@@ -27,7 +28,7 @@ class Known(Generic[T]):
         The file, the command line, or the source.
     """
 
-    value: T
+    value: T_co
     how: How
     where: str
 

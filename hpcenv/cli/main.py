@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 import hpcenv
-from hpcenv.cli import engine, output, run, validate
+from hpcenv.cli import engine, output, run, site, validate
 
 app = typer.Typer(
     name="hpcenv",
@@ -18,6 +18,7 @@ app = typer.Typer(
 
 
 app.add_typer(engine.app, name="engine")
+app.add_typer(site.app, name="site")
 app.command("validate-mpi")(validate.validate_mpi)
 app.command("run")(run.run)
 
