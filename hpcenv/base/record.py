@@ -2,7 +2,7 @@
 
 Recipes, site profiles and trainer settings (TOML), locks, manifests and results (JSON) are all
 dataclasses. This module is the one way in and out: unknown keys are problems that name the
-nearest known key, types are not bent, and `schema` gives the JSON Schema of a type.
+nearest known key, and types are not bent.
 
 Understood types: bool, int, float, str, None, `Path`, `PurePosixPath`, enumerations of strings,
 `Literal`, dataclasses, `tuple[T, ...]`, fixed tuples, `frozenset[T]`, `Mapping[str, T]`, unions,
@@ -21,7 +21,8 @@ import re
 import tomllib
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Any, TypeVar, Union, get_args, get_origin
 
@@ -69,9 +70,11 @@ def parse_toml(
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         match = re.search(r"line (\d+)", str(error))
-        line = int(match[1]) if match else None
+        line = int(match[1]) if match else len(text.rstrip().split("\n"))  # "end of document"
         raise BadFile(file, [Problem("", f"not TOML: {error}", line)]) from None
-    return _checked(kind, fill(data), file, lines_of(text))
+    except RecursionError:
+        raise BadFile(file, [Problem("", "nested too deeply")]) from None
+    return _checked(kind, fill(data), file, lambda: lines_of(text))
 
 
 def load_json(kind: type[T], file: Path) -> T:
@@ -82,10 +85,14 @@ def load_json(kind: type[T], file: Path) -> T:
 def parse_json(kind: type[T], text: str, file: str) -> T:
     """Like `load_json`, for text that was read already; `file` is only named."""
     try:
-        data = json.loads(text)
+        data = json.loads(text, object_pairs_hook=_once)
     except json.JSONDecodeError as error:
         raise BadFile(file, [Problem("", f"not JSON: {error.msg}", error.lineno)]) from None
-    return _checked(kind, data, file, {})
+    except _Bad as bad:
+        raise BadFile(file, bad.problems) from None
+    except RecursionError:
+        raise BadFile(file, [Problem("", "nested too deeply")]) from None
+    return _checked(kind, data, file, dict)
 
 
 def dump_json(value: object) -> str:
@@ -102,62 +109,62 @@ def _text(file: Path) -> str:
         raise BadInput("not UTF-8 text", where=str(file)) from None
 
 
-def _checked(kind: type[T], data: object, file: str, lines: Mapping[str, int]) -> T:
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    data = dict(pairs)
+    if len(data) < len(pairs):
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise _Bad([Problem(twice, "the key is there twice")])
+    return data
+
+
+def _checked(kind: type[T], data: object, file: str, lines: Callable[[], dict[str, int]]) -> T:
     try:
         value: T = decode(kind, data)
         return value
     except _Bad as bad:
+        known = lines()
         problems = [
-            dataclasses.replace(problem, line=_line_of(problem.path, lines))
+            dataclasses.replace(problem, line=_line_of(problem.path, known))
             for problem in bad.problems
         ]
         raise BadFile(file, sorted(problems, key=lambda p: p.line or 0)) from None
 
 
 def _line_of(path: str, lines: Mapping[str, int]) -> int | None:
-    while path:
-        if path in lines:
-            return lines[path]
-        path = re.sub(r"(\.[^.\[\]]+|\[\d+\]|^[^.\[\]]+)$", "", path)
-    return None
-
-
-_TABLE = re.compile(r"^\s*(\[\[?)\s*([^\]]+?)\s*\]\]?\s*(#.*)?$")
-_KEY = re.compile(r"""^\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*[A-Za-z0-9_-]+)*)\s*=""")
+    # Of what lies deeper than a line tells, the line of the nearest that holds it.
+    around = [known for known in lines if f"{path}.".startswith((f"{known}.", f"{known}["))]
+    return lines[max(around, key=len)] if around else None
 
 
 def lines_of(text: str) -> dict[str, int]:
-    """Map the dotted path of each key of a TOML text to its line.
+    """Map the dotted path of each key of a TOML text to the line where its statement begins.
 
-    Keys within inline tables have the line of the key that holds the table.
+    The text is taken line by line: where it is whole again, the statement that ended there is
+    responsible for the paths that are new.
     """
     found: dict[str, int] = {}
-    counts: dict[str, int] = {}
-    prefix = ""
-    quote = ""
-    for number, line in enumerate(text.splitlines(), 1):
-        if quote:
-            if quote in line:
-                quote = ""
+    lines = text.split("\n")
+    begun = 0
+    for end in range(1, len(lines) + 1):
+        try:
+            data = tomllib.loads("\n".join(lines[:end]) + "\n")
+        except tomllib.TOMLDecodeError:
             continue
-        if table := _TABLE.match(line):
-            name = re.sub(r"\s*\.\s*", ".", table[2]).replace('"', "")
-            # A table below an array of tables belongs to the array's newest element.
-            for array, count in counts.items():
-                if name.startswith(array + "."):
-                    name = f"{array}[{count - 1}]{name[len(array) :]}"
-            if table[1] == "[[":
-                counts[name] = counts.get(name, 0) + 1
-                name = f"{name}[{counts[name] - 1}]"
-            prefix = name + "."
-            found[name] = number
-        elif key := _KEY.match(line):
-            name = re.sub(r"\s*\.\s*", ".", key[1]).replace('"', "").replace("'", "")
-            found.setdefault(prefix + name, number)
-            for mark in ('"""', "'''"):
-                if line.count(mark) % 2:
-                    quote = mark
+        for path in _paths(data):
+            found.setdefault(path, begun + 1)
+        begun = end
     return found
+
+
+def _paths(data: object, path: str = "") -> Iterator[str]:
+    inner: Iterable[tuple[str, object]] = ()
+    if isinstance(data, Mapping):
+        inner = ((_join(path, key), item) for key, item in data.items())
+    elif isinstance(data, list):
+        inner = ((f"{path}[{i}]", item) for i, item in enumerate(data))
+    for name, item in inner:
+        yield name
+        yield from _paths(item, name)
 
 
 # -- decoding ------------------------------------------------------------------------------------
@@ -229,7 +236,7 @@ def _decode_dataclass(kind: Any, data: object, path: str) -> Any:
     problems: list[Problem] = []
     values: dict[str, Any] = {}
     for key in data:
-        if key.replace("-", "_") not in fields:
+        if key not in fields:
             near = difflib.get_close_matches(key, list(fields), 1)
             hint = f"; did you mean {near[0]!r}?" if near else f"; known: {_listed(fields)}"
             problems.append(Problem(_join(path, key), f"unknown key{hint}"))
@@ -239,7 +246,7 @@ def _decode_dataclass(kind: Any, data: object, path: str) -> Any:
                 values[name] = decode(hints[name], data[name], _join(path, name))
             except _Bad as bad:
                 problems.extend(bad.problems)
-        elif _required(field):
+        elif required(field):
             if type(None) in get_args(hints[name]):
                 values[name] = None  # as `encode` leaves it out
             else:
@@ -268,10 +275,8 @@ def _decode_union(kinds: tuple[Any, ...], data: object, path: str) -> Any:
             if data.get("kind") == _tag(kind):
                 return decode(kind, data, path)
         tags = [_tag(kind) for kind in tagged]
-        near = _bad(
-            path, f"'kind' is {_show(data.get('kind'))}, none of {_listed(tags)}", None, None
-        )
-        raise near
+        said = f"'kind' is {_show(data.get('kind'))}, none of {_listed(tags)}"
+        raise _Bad([Problem(path, said)])
     if len(some) == 1:
         return decode(some[0], data, path)
     problems: list[Problem] = []
@@ -290,33 +295,27 @@ def _decode_tuple(kinds: tuple[Any, ...], data: object, path: str) -> tuple[Any,
         return tuple(_decode_each(kinds[0], data, path))
     if not isinstance(data, list) or len(data) != len(kinds):
         raise _Bad([Problem(path, f"should be a list of {len(kinds)}, is {_show(data)}")])
-    return tuple(
-        decode(kind, item, f"{path}[{i}]")
-        for i, (kind, item) in enumerate(zip(kinds, data, strict=True))
-    )
+    return tuple(_decode_all(((f"{path}[{i}]", kinds[i], item) for i, item in enumerate(data))))
 
 
 def _decode_each(kind: Any, data: object, path: str) -> list[Any]:
     if not isinstance(data, list):
         raise _Bad([Problem(path, f"should be a list, is {_show(data)}")])
-    values, problems = [], []
-    for i, item in enumerate(data):
-        try:
-            values.append(decode(kind, item, f"{path}[{i}]"))
-        except _Bad as bad:
-            problems.extend(bad.problems)
-    if problems:
-        raise _Bad(problems)
-    return values
+    return _decode_all((f"{path}[{i}]", kind, item) for i, item in enumerate(data))
 
 
 def _decode_mapping(kind: Any, data: object, path: str) -> dict[str, Any]:
     if not isinstance(data, Mapping):
         raise _Bad([Problem(path, f"should be a table, is {_show(data)}")])
-    values, problems = {}, []
-    for key, item in data.items():
+    values = _decode_all((_join(path, key), kind, item) for key, item in data.items())
+    return dict(zip(data, values, strict=True))
+
+
+def _decode_all(parts: Iterable[tuple[str, Any, object]]) -> list[Any]:
+    values, problems = [], []
+    for path, kind, data in parts:
         try:
-            values[key] = decode(kind, item, _join(path, key))
+            values.append(decode(kind, data, path))
         except _Bad as bad:
             problems.extend(bad.problems)
     if problems:
@@ -325,7 +324,7 @@ def _decode_mapping(kind: Any, data: object, path: str) -> dict[str, Any]:
 
 
 def _decode_known(kind: Any, data: object, path: str) -> Known[Any]:
-    if isinstance(data, Mapping) and {"value", "how", "where"} <= set(data):
+    if isinstance(data, Mapping) and set(data) == {"value", "how", "where"}:
         how = decode(typing.get_type_hints(Known)["how"], data["how"], _join(path, "how"))
         where = decode(str, data["where"], _join(path, "where"))
         return Known(_decode_value(kind, data["value"], _join(path, "value")), how, where)
@@ -334,11 +333,7 @@ def _decode_known(kind: Any, data: object, path: str) -> Known[Any]:
 
 
 def _decode_value(kind: Any, data: object, path: str) -> Any:
-    # TOML has no null: a fact known to be nothing (no GPU, no scheduler) is written "none".
-    kinds = get_args(kind)
-    if data == "none" and type(None) in kinds and str not in kinds:
-        return None
-    return decode(kind, data, path)
+    return None if data == "none" and may_be_none(kind) else decode(kind, data, path)
 
 
 def _decode_unknown(data: object, path: str) -> Unknown:
@@ -354,7 +349,7 @@ def _decode_unknown(data: object, path: str) -> Unknown:
 
 
 def encode(value: Any) -> Any:
-    """Make plain data of a value; fields that are None are left out."""
+    """Make plain data of a value; fields that are None are left out where decoding brings them."""
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, Known):
@@ -368,8 +363,12 @@ def encode(value: Any) -> Any:
     if isinstance(value, PurePath) or hasattr(type(value), "parse"):
         return str(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        pairs = ((f.name, getattr(value, f.name)) for f in dataclasses.fields(value) if f.init)
-        return {name: encode(item) for name, item in pairs if item is not None}
+        return {
+            field.name: encode(item)
+            for field in dataclasses.fields(value)
+            if field.init
+            and ((item := getattr(value, field.name)) is not None or not _none_if_left_out(field))
+        }
     if isinstance(value, Mapping):
         return {str(key): encode(item) for key, item in value.items()}
     if isinstance(value, (frozenset, set)):
@@ -379,88 +378,25 @@ def encode(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} has no plain form")
 
 
-# -- schema --------------------------------------------------------------------------------------
-
-
-def schema(kind: Any, title: str) -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of a type."""
-    definitions: dict[str, Any] = {}
-    body = _schema(kind, definitions)
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": title,
-        **body,
-        "$defs": definitions,
-    }
-
-
-def _schema(kind: Any, defs: dict[str, Any]) -> dict[str, Any]:
-    origin = get_origin(kind)
-    if kind is Any:
-        return {}
-    if origin is typing.Literal:
-        return {"enum": list(get_args(kind))}
-    if origin in (Union, types.UnionType):
-        return {"anyOf": [_schema(arg, defs) for arg in get_args(kind)]}
-    if origin is tuple:
-        args = get_args(kind)
-        if len(args) == 2 and args[1] is Ellipsis:
-            return {"type": "array", "items": _schema(args[0], defs)}
-        items = [_schema(arg, defs) for arg in args]
-        return {"type": "array", "prefixItems": items, "minItems": len(items), "items": False}
-    if origin is frozenset:
-        return {"type": "array", "items": _schema(get_args(kind)[0], defs), "uniqueItems": True}
-    if origin is not None and isinstance(origin, type) and issubclass(origin, Mapping):
-        return {"type": "object", "additionalProperties": _schema(get_args(kind)[1], defs)}
-    if origin is Known:
-        hows = list(get_args(typing.get_type_hints(Known)["how"]))
-        value = _schema(get_args(kind)[0], defs)
-        properties = {"value": value, "how": {"enum": hows}, "where": {"type": "string"}}
-        return {"anyOf": [_object(properties, list(properties)), value]}
-    if kind is Unknown:
-        properties = {"unknown": {"type": "string"}, "ask": {"type": "string"}}
-        return _object(properties, list(properties))
-    if dataclasses.is_dataclass(kind) and not hasattr(kind, "parse"):
-        return _schema_dataclass(kind, defs)
-    plain = {bool: "boolean", int: "integer", float: "number", str: "string"}
-    if kind is type(None):
-        return {"type": "null"}
-    if isinstance(kind, type) and issubclass(kind, enum.Enum):
-        return {"enum": [member.value for member in kind]}
-    pattern = getattr(kind, "PATTERN", None)
-    return {"type": plain.get(kind, "string"), **({"pattern": pattern} if pattern else {})}
-
-
-def _schema_dataclass(kind: Any, defs: dict[str, Any]) -> dict[str, Any]:
-    name = kind.__name__
-    if name not in defs:
-        defs[name] = {}  # holds the place, for types that contain themselves
-        hints = typing.get_type_hints(kind)
-        fields = [field for field in dataclasses.fields(kind) if field.init]
-        needed = [
-            field.name
-            for field in fields
-            if _required(field) and type(None) not in get_args(hints[field.name])
-        ]
-        defs[name] = _object({f.name: _schema(hints[f.name], defs) for f in fields}, needed)
-    return {"$ref": f"#/$defs/{name}"}
-
-
-def _object(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": required,
-        "additionalProperties": False,
-    }
-
-
 # -- words ---------------------------------------------------------------------------------------
 
 
-def _required(field: dataclasses.Field[Any]) -> bool:
+def may_be_none(kind: Any) -> bool:
+    """Whether a known value of this type may be written ``"none"``.
+
+    TOML has no null: so a fact known to be nothing (no GPU, no scheduler) is written.
+    """
+    return type(None) in get_args(kind) and str not in get_args(kind)
+
+
+def required(field: dataclasses.Field[Any]) -> bool:
+    """Whether a dataclass's field has no default."""
     missing = dataclasses.MISSING
     return field.default is missing and field.default_factory is missing
+
+
+def _none_if_left_out(field: dataclasses.Field[Any]) -> bool:
+    return required(field) or field.default is None
 
 
 def _tag(kind: Any) -> str | None:
