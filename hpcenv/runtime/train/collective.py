@@ -144,34 +144,43 @@ class Horovod:
         self._hvd.barrier()
 
 
-def connect(name: str, ranks: Ranks) -> Collective:
-    """Return the collective of that name, ready.
+def see_fit(name: str, ranks: Ranks) -> None:
+    """See, before anything heavy is imported, that a collective can serve these ranks.
 
     Raises
     ------
     BadInput
-        If it cannot serve these ranks.
+        If it is for one rank and there are more.
     Outside
-        If it is not installed, or sees other ranks than were started.
+        If it is not installed.
     """
-    if name == "single":
-        if ranks.size > 1:
-            raise BadInput(
-                f"collective 'single' is for one rank, and {ranks.size} were started: "
-                "each would train alone",
-                remedy="--set collective=horovod, or start one rank",
-            )
-        return Single()
-    if name == "mpi4py":
-        if not isinstance(ranks, MpiRanks):
-            raise Outside(
-                "mpi4py is not installed, or finds no MPI library",
-                remedy="--set collective=single trains on one rank",
-            )
-        return Mpi4py(ranks)
-    if importlib.util.find_spec("horovod") is None:
+    if name == "single" and ranks.size > 1:
+        raise BadInput(
+            f"collective 'single' is for one rank, and {ranks.size} were started: "
+            "each would train alone",
+            remedy="--set collective=horovod, or start one rank",
+        )
+    if name != "single" and not isinstance(ranks, MpiRanks):
+        raise Outside(
+            "mpi4py is not installed, or finds no MPI library",
+            remedy="--set collective=single trains on one rank",
+        )
+    if name == "horovod" and importlib.util.find_spec("horovod") is None:
         raise Outside(
             "Horovod is not installed here",
             remedy="--set collective=mpi4py exchanges gradients without it",
         )
-    return Horovod(ranks)
+
+
+def connect(name: str, ranks: Ranks) -> Collective:
+    """Return the collective of that name, ready; raises like `see_fit`.
+
+    Raises
+    ------
+    Outside
+        Also if it sees other ranks than were started.
+    """
+    see_fit(name, ranks)
+    if isinstance(ranks, MpiRanks) and name != "single":
+        return Mpi4py(ranks) if name == "mpi4py" else Horovod(ranks)
+    return Single()

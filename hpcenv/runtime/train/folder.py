@@ -17,6 +17,7 @@ from hpcenv.runtime.train.settings import Settings, same_run
 SETTINGS = "settings.json"
 RESULT = "result.json"
 CHECKPOINTS = "checkpoints"
+LOCK = ".lock"
 Standing = Literal["new", "going on", "finished"]
 
 
@@ -80,7 +81,7 @@ class Result:
 
 
 def prepare(folder: Path, settings: Settings, fresh: bool) -> Standing:
-    """Make the folder of a run ready, on rank 0.
+    """Make the folder of a run ready and keep others out of it until this process ends; on rank 0.
 
     Parameters
     ----------
@@ -94,33 +95,27 @@ def prepare(folder: Path, settings: Settings, fresh: bool) -> Standing:
     Raises
     ------
     BadInput
-        If the folder holds a run with other settings, or something else.
+        If the folder holds a run with other settings, or something else, or if another run writes
+        there now.
     """
-    if fresh and folder.exists():
-        aside = next(
-            path
-            for number in range(1, 10**6)
-            if not (path := folder.with_name(f"{folder.name}.{number}")).exists()
-        )
-        folder.rename(aside)
     file = folder / SETTINGS
-    standing: Standing = "new"
-    if file.exists():
-        old = record.load_json(Settings, file)
-        if apart := same_run(old, settings):
-            raise BadInput(
-                "it holds a run with other settings:\n    " + "\n    ".join(apart),
-                where=str(folder),
-                remedy="-o ANOTHER_FOLDER, or --fresh to put that run aside",
-            )
-        over = (folder / RESULT).exists() and old.epochs == settings.epochs
-        standing = "finished" if over else "going on"
-    elif folder.exists() and any(folder.iterdir()):
+    if (
+        folder.exists()
+        and not file.exists()
+        and any(path.name != LOCK for path in folder.iterdir())
+    ):
         raise BadInput(
             "it is not empty and holds no run", where=str(folder), remedy="-o ANOTHER_FOLDER"
         )
+    folder.mkdir(parents=True, exist_ok=True)
+    _lock(folder)
+    if fresh and file.exists():
+        folder.rename(_aside(folder))
+        folder.mkdir()
+        _lock(folder)
+    standing = _standing(folder, settings)
     if standing != "finished":
-        (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+        (folder / CHECKPOINTS).mkdir(exist_ok=True)
         # The result of fewer epochs is no longer this run's.
         (folder / RESULT).unlink(missing_ok=True)
         with publish(file) as beside:
@@ -128,24 +123,38 @@ def prepare(folder: Path, settings: Settings, fresh: bool) -> Standing:
     return standing
 
 
-def lock(folder: Path) -> int:
-    """Keep other runs out of the folder until this process ends; return the lock's handle.
+def _standing(folder: Path, settings: Settings) -> Standing:
+    if not any((folder / CHECKPOINTS).glob("*.npz")):
+        return "new"  # whatever was begun here saved nothing
+    old = record.load_json(Settings, folder / SETTINGS)
+    if apart := same_run(old, settings):
+        raise BadInput(
+            "it holds a run with other settings:\n    " + "\n    ".join(apart),
+            where=str(folder),
+            remedy="-o ANOTHER_FOLDER, or --fresh to put that run aside",
+        )
+    over = (folder / RESULT).exists() and old.epochs >= settings.epochs
+    return "finished" if over else "going on"
 
-    Raises
-    ------
-    BadInput
-        If another run writes there now.
-    """
-    handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+
+def _aside(folder: Path) -> Path:
+    number = 1
+    while (path := folder.with_name(f"{folder.name}.{number}")).exists():
+        number += 1
+    return path
+
+
+def _lock(folder: Path) -> None:
+    # The handle stays open, and with it the lock, for as long as the process lives.
+    handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno in (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK):
-            return handle  # some parallel file systems are mounted without locks
+            return  # some parallel file systems are mounted without locks
         raise BadInput(
             "another run is writing there now", where=str(folder), remedy="-o ANOTHER_FOLDER"
         ) from None
-    return handle
 
 
 def write_result(folder: Path, result: Result) -> None:

@@ -37,6 +37,9 @@ def train(settings: Settings, where: Path, fresh: bool, ranks: Ranks) -> int:
     """Train, on all ranks; return the exit status (0 finished, 75 stopped and saved)."""
     first = ranks.rank == 0
     began = time.monotonic()
+    source = Path(settings.data.folder)
+    together(ranks, lambda: collective.see_fit(settings.collective, ranks))
+    together(ranks, lambda: digits.see_there(source) if first else None)
     standing = ranks.broadcast(
         together(ranks, lambda: folder.prepare(where, settings, fresh) if first else None)
     )
@@ -45,7 +48,6 @@ def train(settings: Settings, where: Path, fresh: bool, ranks: Ranks) -> int:
             say(f"{where} holds this run, finished; --fresh trains anew, more epochs go on")
             show(report.text(folder.read_result(where), where))
         return 0
-    together(ranks, lambda: folder.lock(where) if first else None)
     log = Log(where if first else None)
     log.write(
         "start",
@@ -54,7 +56,6 @@ def train(settings: Settings, where: Path, fresh: bool, ranks: Ranks) -> int:
         nodes=len(set(ranks.nodes)),
         settings=record.encode(settings),
     )
-    source = Path(settings.data.folder)
     staged = stage_for_node(source, ranks) if settings.data.stage else None
     if staged:
         log.write("staged", **record.encode(staged))
