@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
@@ -25,7 +25,7 @@ from hpcenv.lock.runtime_wheel import runtime_wheel
 from hpcenv.recipe.load import bundled_folder
 from hpcenv.recipe.model import Recipe
 from hpcenv.site.model import SiteProfile
-from hpcenv.sources.apt import ARCHITECTURES, SUITES, Deb, SignedRelease, open_suite
+from hpcenv.sources.apt import ARCHITECTURES, SUITES, Deb, open_suite
 from hpcenv.sources.mirrors import Mirrors
 
 Say = Callable[[str], None]
@@ -53,7 +53,7 @@ def resolve(
     say: Say,
     *,
     prefer: Lock | None = None,
-    upgrade: Iterable[str] = (),
+    upgrade: Collection[str] = (),
 ) -> Lock:
     """Lock a recipe for a site.
 
@@ -66,10 +66,10 @@ def resolve(
     work : Path
         A folder of ours for package lists and uv's cache, kept between calls.
     prefer : Lock, optional
-        An earlier lock whose Python versions are kept where they still fit. Debian's archive has
-        but one version of a package, so its packages are always today's.
-    upgrade : iterable of str
-        Python packages that are not kept.
+        An earlier lock, kept where it still fits: Python packages one by one, Debian's together,
+        since its archive has but one version of each.
+    upgrade : collection of str
+        Packages that are not kept.
 
     Raises
     ------
@@ -85,7 +85,7 @@ def resolve(
     say(f"MPI     {dish}: {because}")
     mpi = packages(dish)
     with ThreadPoolExecutor(2) as pool:
-        debian = pool.submit(_debian, recipe, target, mpi, mirrors, work)
+        debian = pool.submit(_debian, recipe, target, dish, mirrors, work, prefer, upgrade)
         python = pool.submit(_python, recipe, target, mpi, mirrors, work, prefer, upgrade)
         releases, debs = debian.result()
         found = python.result()
@@ -98,7 +98,7 @@ def resolve(
         site=site.name,
         target=target,
         mpi=MpiChoice(Family(dish.family), _solved(dish, mpi, debs), dish.source, because),
-        releases=tuple(Release(r.suite, r.date, r.sha256) for r in releases),
+        releases=releases,
         artefacts=tuple(sorted(artefacts, key=_place)),
         epoch=int(newest.timestamp()),
     )
@@ -163,8 +163,19 @@ def patches(recipe: Recipe, blobs: Blobs) -> list[Artefact]:
 
 
 def _debian(
-    recipe: Recipe, target: Target, mpi: Packages, mirrors: Mirrors, work: Path
-) -> tuple[tuple[SignedRelease, ...], list[Artefact]]:
+    recipe: Recipe,
+    target: Target,
+    dish: Dish,
+    mirrors: Mirrors,
+    work: Path,
+    prefer: Lock | None,
+    upgrade: Collection[str],
+) -> tuple[tuple[Release, ...], list[Artefact]]:
+    if prefer is not None and _same_debian(prefer, recipe, target, dish):
+        kept = prefer.of("system", "compiler")
+        if not any(deb.name in upgrade for deb in kept):
+            return prefer.releases, list(kept)
+    mpi = packages(dish)
     suite = open_suite(work / "apt", mirrors, target.suite, target.arch)
     system = suite.solve([*_SYSTEM, *recipe.base.packages, *mpi.system])
     found = [_deb(deb, "system") for deb in system]
@@ -174,7 +185,15 @@ def _debian(
         builder = suite.solve([*pinned, *_COMPILER, *mpi.compiler])
         there = {deb.sha256 for deb in system}
         found += [_deb(deb, "compiler") for deb in builder if deb.sha256 not in there]
-    return suite.releases(), found
+    return tuple(Release(r.suite, r.date, r.sha256) for r in suite.releases()), found
+
+
+def _same_debian(lock: Lock, recipe: Recipe, target: Target, dish: Dish) -> bool:
+    return (
+        (lock.target, lock.recipe.base) == (target, recipe.base)
+        and (lock.mpi.family.value, lock.mpi.source) == (dish.family, dish.source)
+        and bool(lock.recipe.framework.horovod) == bool(recipe.framework.horovod)
+    )
 
 
 def _solved(dish: Dish, mpi: Packages, debs: Sequence[Artefact]) -> Version:
@@ -197,7 +216,7 @@ def _python(
     mirrors: Mirrors,
     work: Path,
     prefer: Lock | None,
-    upgrade: Iterable[str],
+    upgrade: Collection[str],
 ) -> list[Artefact]:
     platform = wheels.Platform(target.python, target.arch, _GLIBC[target.os])
     horovod = recipe.framework.horovod
