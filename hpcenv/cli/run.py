@@ -14,8 +14,12 @@ if TYPE_CHECKING:
 
 
 def run(
-    image: Annotated[str, typer.Argument(help="name:tag of the store, a SIF, or a folder.")],
-    command: Annotated[list[str], typer.Argument(help="What each rank runs, after --.")],
+    image: Annotated[
+        str, typer.Argument(metavar="IMAGE", help="name:tag of the store, a SIF, or a folder.")
+    ],
+    command: Annotated[
+        list[str], typer.Argument(metavar="COMMAND", help="What each rank runs, after --.")
+    ],
     ranks: Annotated[int, typer.Option("-n", "--ntasks", min=1, help="Ranks.")],
     nodes: int = typer.Option(None, "-N", "--nodes", min=1, help="Nodes."),
     per_node: int = typer.Option(None, "--ntasks-per-node", min=1, help="Ranks a node."),

@@ -8,7 +8,7 @@ from hpcenv.cli import output
 
 
 def validate_mpi(
-    image: str = typer.Argument(..., help="name:tag of the store, a SIF, or a folder."),
+    image: str = typer.Argument(..., metavar="IMAGE", help="name:tag, a SIF, or a folder."),
     site: str = typer.Option(None, "--site", help="A profile; else this machine is looked at."),
     ranks: int = typer.Option(2, "-n", "--ntasks", min=1, help="Ranks."),
     nodes: int = typer.Option(1, "-N", "--nodes", min=1, help="Nodes."),
@@ -22,7 +22,7 @@ def validate_mpi(
     deadline: float = typer.Option(60.0, "--deadline", min=1, help="Seconds for each launch."),
     as_json: bool = typer.Option(False, "--json", help="Print the record as JSON."),
 ) -> None:
-    """Say what each way of launching IMAGE will do, then prove it by running.
+    """Predict what each launch of IMAGE does, and prove it.
 
     Exit status 1 where prediction and outcome differ, or nothing works.
     """

@@ -55,7 +55,8 @@ class Witness:
     """The file of this rank: rewritten beside and renamed at each step."""
 
     def __init__(self, folder: str) -> None:
-        host = socket.gethostname()
+        # Slurm's name for the node; several of its nodes can be one machine.
+        host = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
         rank = launcher_rank()
         mark = "%s.%d.%s" % (host, os.getpid(), secrets.token_hex(4))
         self._folder = folder

@@ -49,7 +49,7 @@ _ARRIVE = """
 folder=$1
 shift
 rank=${OMPI_COMM_WORLD_RANK:-${PMIX_RANK:-${PMI_RANK:-${PALS_RANKID:-${SLURM_PROCID:-}}}}}
-uname -n >"$folder/started.$rank.$$"
+echo "${SLURMD_NODENAME:-$(uname -n)}" >"$folder/started.$rank.$$"
 exec "$@"
 """
 

@@ -214,6 +214,7 @@ def _told(row: Row) -> Iterable[str]:
     if seen.outlook is not None:
         took = f" ({seen.seconds:.1f} s)" if seen.seconds is not None else ""
         yield f"seen     {_plain(row.launch)}: {seen.says}{took}"
+    yield from (f"    {line}" for line in seen.said)
     for surprise in seen.surprises:
         yield f"surprise {_plain(row.launch)}: {surprise}"
 

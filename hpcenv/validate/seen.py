@@ -26,6 +26,9 @@ _STEPS = {
 """The steps of the probe, in order, as a person calls them."""
 
 
+_SAID_LINES = 12
+
+
 @dataclass(frozen=True)
 class RankRecord:
     """The file of one rank of the probe, as its last step left it.
@@ -98,7 +101,7 @@ class Traces:
     seconds : float
         Wall-clock time of the whole run.
     tail : str
-        The last lines that launcher and ranks wrote to stderr.
+        What launcher and ranks wrote to stderr, or its end.
     """
 
     started: Mapping[int, str]
@@ -124,6 +127,8 @@ class Seen:
         One sentence: what was seen, or why nothing was.
     surprises : tuple of str
         What was seen besides and should not be so, such as a libmpi bound over the image's.
+    said : tuple of str
+        The last lines that launcher and ranks wrote, where it did not work.
     command : str
         The line that was run; empty where none was.
     """
@@ -132,6 +137,7 @@ class Seen:
     says: str
     unproved: Unproved | None = None
     surprises: tuple[str, ...] = ()
+    said: tuple[str, ...] = ()
     command: str = ""
     seconds: float | None = None
     ranks: tuple[RankRecord, ...] = field(default=())
@@ -166,6 +172,7 @@ def judge(launch: Launch, ranks: Sequence[RankRecord], traces: Traces, facts: Im
         outlook,
         says,
         surprises=_surprises(ranks, facts),
+        said=() if outlook is Outlook.WORKS else _words(traces.tail),
         seconds=traces.seconds,
         ranks=tuple(ranks),
     )
@@ -200,12 +207,12 @@ def _outcome(launch: Launch, ranks: Sequence[RankRecord], traces: Traces) -> tup
         if not where and ranks:
             where = [f"{rank.name} in {_STEPS['done']}" for rank in ranks]
         return Outlook.MAY_HANG, _sentence(
-            f"did not end within {traces.seconds:.0f} s", where, absent
+            f"still running after {traces.seconds:.0f} s", where, absent
         )
     if absent or unfinished:
         where = [f"{rank.name} ended in {_STEPS.get(rank.step, rank.step)}" for rank in unfinished]
         return Outlook.FAILS, _sentence(
-            f"the launcher ended with status {traces.status}", where, absent, _last(traces.tail)
+            f"the launcher ended with status {traces.status}", where, absent
         )
     sizes = {rank.size for rank in ranks}
     if launch.ranks > 1 and sizes == {1}:
@@ -219,11 +226,9 @@ def _outcome(launch: Launch, ranks: Sequence[RankRecord], traces: Traces) -> tup
         return Outlook.FAILS, f"wrong values: {'; '.join(wrong)}"
     hosts = {rank.host for rank in ranks}
     if traces.status != 0:
-        return Outlook.FAILS, _sentence(
+        return (
+            Outlook.FAILS,
             f"every rank was right, and yet the launcher ended with status {traces.status}",
-            [],
-            [],
-            _last(traces.tail),
         )
     return Outlook.WORKS, _praise(launch, ranks, len(hosts))
 
@@ -308,7 +313,7 @@ def _sentence(start: str, *parts: Sequence[str] | str) -> str:
     return "; ".join(word for word in words if word)
 
 
-def _last(tail: str) -> str:
-    """The line of a launcher's complaint that says most: not a rule, not a frame."""
-    lines = [line.strip() for line in tail.splitlines() if any(c.isalpha() for c in line)]
-    return lines[-1] if lines else ""
+def _words(text: str) -> tuple[str, ...]:
+    """The last lines that say something; launchers draw rules and leave lines empty."""
+    lines = [line.rstrip() for line in text.splitlines() if any(c.isalpha() for c in line)]
+    return tuple(dict.fromkeys(lines))[-_SAID_LINES:]
