@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 from hpcenv.base.known import Fact, Known, Unknown, value_of
 from hpcenv.base.version import Version
 from hpcenv.image.facts import Family
 from hpcenv.site.model import HostEngine, SiteMpi, SiteProfile, Slurm
+
+T = TypeVar("T")
 
 FAMILY_NAMES = {
     Family.OPENMPI: "Open MPI",
@@ -64,13 +66,9 @@ def _rows(profile: SiteProfile) -> Iterator[tuple[str, str]]:
         yield "MPI", f"none found in {profile.mpis.where}"
     yield "Slurm", _slurm(profile.slurm)
     yield "driver", _or_none(profile.driver, "NVIDIA ")
-    gpus = value_of(profile.gpus)
-    if gpus:
-        yield "GPUs", _listed([f"{gpu.count} × {gpu.name}" for gpu in gpus])
-    fabrics = value_of(profile.fabrics) or ()
-    yield "fabric", _listed([f"{f.kind} {f.device} {f.rate}".strip() for f in fabrics])
-    engines = value_of(profile.engines) or ()
-    yield "engines", _listed([_engine(engine) for engine in engines])
+    yield "GPUs", _each(profile.gpus, lambda gpu: f"{gpu.count} × {gpu.name}")
+    yield "fabrics", _each(profile.fabrics, lambda f: f"{f.kind} {f.device} {f.rate}".strip())
+    yield "engines", _each(profile.engines, _engine)
     shared = {True: "shared by the ranks of a node", False: "one for each rank", None: "?"}
     yield "user namespace", shared[value_of(profile.privileged)]
     mirrors = profile.mirrors
@@ -127,6 +125,10 @@ def _or_none(fact: Fact[Version | None], prefix: str) -> str:
     if isinstance(fact, Unknown):
         return "?"
     return "none" if fact.value is None else f"{prefix}{fact.value}"
+
+
+def _each(fact: Fact[tuple[T, ...]], show: Callable[[T], str]) -> str:
+    return "?" if isinstance(fact, Unknown) else _listed([show(item) for item in fact.value])
 
 
 def _listed(parts: list[str]) -> str:
