@@ -246,7 +246,8 @@ def ibstat(text: str) -> tuple[Fabric, ...]:
             if fields.get("State") == "Active":
                 kind = fields.get("Link layer", "InfiniBand").lower()
                 kind = "roce" if kind == "ethernet" else kind
-                fabrics.append(Fabric(kind, f"{device}:{port}", f"{fields['Rate']} Gb/s"))
+                rate = f"{fields['Rate']} Gb/s" if "Rate" in fields else ""
+                fabrics.append(Fabric(kind, f"{device}:{port}", rate))
     return tuple(fabrics)
 
 
@@ -306,7 +307,7 @@ def engine_version(text: str) -> EngineVersion | None:
     apptainer behind a link of that name is ``apptainer``.
     """
     match = re.search(
-        rf"^(apptainer|singularity|podman|docker)(?:-ce|-pro)? version ({_NUMBER})",
+        rf"^(apptainer|singularity|podman|docker)(?:-ce|-?pro)? version ({_NUMBER})",
         text.lower(),
         re.MULTILINE,
     )
