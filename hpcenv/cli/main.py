@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 import hpcenv
-from hpcenv.cli import engine, lock, output, recipe, run, site, validate
+from hpcenv.cli import engine, explain, lock, output, recipe, run, site, validate
 
 app = typer.Typer(
     name="hpcenv",
@@ -22,6 +22,7 @@ app.add_typer(site.app, name="site")
 app.add_typer(recipe.app, name="recipe")
 app.command("lock")(lock.lock)
 app.command("fetch")(lock.fetch)
+app.command("explain")(explain.explain)
 app.command("validate-mpi")(validate.validate_mpi)
 app.command("run")(run.run)
 

@@ -82,7 +82,9 @@ class Rule:
     reads : frozenset of str
         The facts it reads, as dotted names (``site.libc``, ``image.mpis``).
     doc : str
-        What `hpcenv explain` prints: the reason, the numbers' sources, the remedy.
+        What `hpcenv explain` prints: the reason and the remedy.
+    tables : tuple of str
+        The tables beside the rule from which its numbers come, with their sources.
     """
 
     id: str
@@ -90,6 +92,7 @@ class Rule:
     reads: frozenset[str]
     check: Check
     doc: str
+    tables: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -99,6 +99,7 @@ class Store:
         self.shared = shared
         self.blobs = Blobs(root / "blobs")
         self.stages = root / "stages"
+        self.packed = root / "packed"
         self.scratch = root / "scratch"
 
     def stage(self, key: Digest) -> Path:
@@ -138,13 +139,9 @@ class Store:
         }
         return [found[key] for key in sorted(found)]
 
-    def packed(self, key: Digest) -> Path:
-        """Where the image packed from a stage lies, or would lie."""
-        return self.root / "packed" / key
-
     def with_key(self, key: Digest) -> Path | None:
         """Return the folder of the image that was packed from a stage, if there is one."""
-        folder = self.packed(key)
+        folder = self.packed / key
         return folder if (folder / SIF).is_file() else None
 
     def tag(self, name: str, tag: str, key: Digest) -> Image:
