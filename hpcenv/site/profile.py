@@ -18,6 +18,7 @@ from hpcenv.base.record import encode, parse_toml
 from hpcenv.image.facts import Mpi
 from hpcenv.site.catalog import known_sites
 from hpcenv.site.model import SiteMpi, SiteProfile, Slurm
+from hpcenv.sources.mirrors import Mirrors
 
 _HEADER = f"""\
 # Site profile of {{name}}, written by hpcenv {hpcenv.__version__}.
@@ -66,7 +67,8 @@ def parse_site(text: str, file: str) -> SiteProfile:
 def dump_site(profile: SiteProfile) -> str:
     """Write a profile as TOML that `parse_site` reads back as the same profile."""
     data: dict[str, Any] = encode(profile)
-    data["mirrors"] = {key: item for key, item in data["mirrors"].items() if item}
+    unset = encode(Mirrors())
+    data["mirrors"] = {k: item for k, item in data["mirrors"].items() if item != unset.get(k)}
     for mpi in data["mpis"].get("value", ()):
         # Left out, it would be read back as unknown.
         mpi["library"].setdefault("pmix", "none")
