@@ -1,0 +1,1 @@
+"""What hpcenv costs, measured against what it is made of. `make bench`, `make bench-demo`."""
