@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from hpcenv.base.known import Known, Unknown, value_of
 from hpcenv.base.version import Version
 from hpcenv.compat.model import Finding, Outlook, Rule, Severity
-from hpcenv.compat.rules.words import called, evidence_of, image_mpi, read
+from hpcenv.compat.rules.words import called, evidence_of, loaded_mpi, read
 from hpcenv.image.facts import Family, ImageFacts
 from hpcenv.launch.model import Launch, Mend
 from hpcenv.site.model import SiteProfile
@@ -21,8 +21,11 @@ def _apart(launch: Launch) -> bool:
 
 
 def _vader(site: SiteProfile, image: ImageFacts, launch: Launch) -> Iterator[Finding]:
-    mpi = image_mpi(image)
-    if mpi is None or not _apart(launch) or value_of(mpi.family) is not Family.OPENMPI:
+    loaded = loaded_mpi(site, image, launch)
+    if loaded is None or not _apart(launch):
+        return
+    mpi, whose = loaded
+    if value_of(mpi.family) is not Family.OPENMPI:
         return
     version = value_of(mpi.version)
     if version is not None and version >= _MENDED_IN:
@@ -37,7 +40,7 @@ def _vader(site: SiteProfile, image: ImageFacts, launch: Launch) -> Iterator[Fin
             f"{called(mpi)} copies large messages straight from one process to another (vader), "
             "which user namespaces forbid: a message of some MB hangs"
         ),
-        evidence=evidence_of("the image", mpi) + read("its transports", mpi.transports),
+        evidence=evidence_of(whose, mpi) + read("its transports", mpi.transports),
         remedy="export OMPI_MCA_btl_vader_single_copy_mechanism=none",
         predicts=Outlook.MAY_HANG,
         mend=Mend(env={"OMPI_MCA_btl_vader_single_copy_mechanism": "none"}),
@@ -61,9 +64,10 @@ sets), `apptainer exec --sharens`, or mpirun inside one container.""",
 
 
 def _ucx(site: SiteProfile, image: ImageFacts, launch: Launch) -> Iterator[Finding]:
-    mpi = image_mpi(image)
-    if mpi is None or not _apart(launch):
+    loaded = loaded_mpi(site, image, launch)
+    if loaded is None or not _apart(launch):
         return
+    mpi, whose = loaded
     if isinstance(mpi.transports, Known) and "ucx" not in mpi.transports.value:
         return
     if isinstance(mpi.family, Unknown) or mpi.family.value is Family.INTEL:
@@ -73,10 +77,10 @@ def _ucx(site: SiteProfile, image: ImageFacts, launch: Launch) -> Iterator[Findi
         severity=Severity.WARNING,
         subject=_SUBJECT,
         says=(
-            f"{called(mpi)} uses UCX, which opens other ranks' files below /proc: user namespaces "
+            f"the UCX of {called(mpi)} opens other ranks' files below /proc: user namespaces "
             "forbid it, and UCX reports 'Permission denied' and takes another way"
         ),
-        evidence=evidence_of("the image", mpi) + read("its transports", mpi.transports),
+        evidence=evidence_of(whose, mpi) + read("its transports", mpi.transports),
         remedy="export UCX_POSIX_USE_PROC_LINK=n",
         predicts=Outlook.SLOW,
         mend=Mend(env={"UCX_POSIX_USE_PROC_LINK": "n"}),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from hpcenv.base.known import Unknown, value_of
 from hpcenv.compat.model import Finding, Outlook, Rule, Severity
 from hpcenv.compat.rules.family import alone
-from hpcenv.compat.rules.words import called, evidence_of, image_mpi, missing, read
+from hpcenv.compat.rules.words import called, evidence_of, loaded_mpi, missing, read
 from hpcenv.compat.tables import table
 from hpcenv.image.facts import Family, ImageFacts, Mpi, Pmi
 from hpcenv.launch.model import Launch, Mend
@@ -41,9 +41,10 @@ def served(mpi_type: str) -> frozenset[Pmi] | None:
 
 
 def _check(site: SiteProfile, image: ImageFacts, launch: Launch) -> Iterator[Finding]:
-    mpi = image_mpi(image)
-    if launch.launcher != "srun" or launch.model != "hybrid" or mpi is None:
+    loaded = loaded_mpi(site, image, launch)
+    if launch.launcher != "srun" or loaded is None:
         return
+    mpi, whose = loaded
     kind = launch.mpi_type or "none"
     serves = served(kind)
     if serves is None:
@@ -51,7 +52,7 @@ def _check(site: SiteProfile, image: ImageFacts, launch: Launch) -> Iterator[Fin
         yield missing("PMI001", _SUBJECT, f"what --mpi={kind} serves", unknown)
         return
     if isinstance(mpi.family, Unknown):
-        yield missing("PMI001", _SUBJECT, "the family of the image's MPI", mpi.family)
+        yield missing("PMI001", _SUBJECT, f"the family of {whose}'s MPI", mpi.family)
         return
     if isinstance(mpi.pmi, Unknown):
         yield missing("PMI001", _SUBJECT, f"what {called(mpi)} speaks", mpi.pmi)
@@ -65,7 +66,7 @@ def _check(site: SiteProfile, image: ImageFacts, launch: Launch) -> Iterator[Fin
         return
     outlook = _outcome(kind, mpi)
     if outlook is Outlook.UNKNOWN and isinstance(mpi.version, Unknown):
-        yield missing("PMI001", _SUBJECT, "the version of the image's MPI", mpi.version)
+        yield missing("PMI001", _SUBJECT, f"the version of {whose}'s MPI", mpi.version)
         return
     other = _other(site, launch, mpi.pmi.value)
     speaks = ", ".join(sorted(mpi.pmi.value)) or "no PMI"
@@ -75,7 +76,7 @@ def _check(site: SiteProfile, image: ImageFacts, launch: Launch) -> Iterator[Fin
         severity=Severity.ERROR,
         subject=_SUBJECT,
         says=f"--mpi={kind} serves {offers}; {called(mpi)} speaks {speaks}",
-        evidence=evidence_of("the image", mpi) + read("the image's PMI", mpi.pmi),
+        evidence=evidence_of(whose, mpi) + read(f"{whose}'s PMI", mpi.pmi),
         remedy=f"use srun --mpi={other.mpi_type}"
         if other
         else f"take an image for this site: hpcenv lock RECIPE --site {site.name}",
@@ -103,7 +104,16 @@ def _other(site: SiteProfile, launch: Launch, speaks: frozenset[Pmi]) -> Launch 
 PMI001 = Rule(
     id="PMI001",
     title="The image's MPI speaks what srun serves",
-    reads=frozenset({"image.mpis.family", "image.mpis.version", "image.mpis.pmi"}),
+    reads=frozenset(
+        {
+            "image.mpis.family",
+            "image.mpis.version",
+            "image.mpis.pmi",
+            "site.mpis.library.family",
+            "site.mpis.library.version",
+            "site.mpis.library.pmi",
+        }
+    ),
     check=_check,
     doc="""\
 Under srun the library of the image talks to a plug-in of Slurm. Open MPI 5 speaks PMIx alone;
@@ -118,9 +128,10 @@ Remedy: the type that fits. `srun --mpi=list` shows what a site has.""",
 
 
 def _intel(site: SiteProfile, image: ImageFacts, launch: Launch) -> Iterator[Finding]:
-    mpi = image_mpi(image)
-    if launch.launcher != "srun" or launch.model != "hybrid" or mpi is None:
+    loaded = loaded_mpi(site, image, launch)
+    if launch.launcher != "srun" or loaded is None:
         return
+    mpi, whose = loaded
     if value_of(mpi.family) is not Family.INTEL or launch.mpi_type != "pmi2":
         return
     yield Finding(
@@ -128,7 +139,7 @@ def _intel(site: SiteProfile, image: ImageFacts, launch: Launch) -> Iterator[Fin
         severity=Severity.ERROR,
         subject="Intel MPI under srun",
         says="Intel MPI speaks PMI-2 only through a library that I_MPI_PMI_LIBRARY names",
-        evidence=evidence_of("the image", mpi),
+        evidence=evidence_of(whose, mpi),
         remedy=(
             "bind Slurm's libpmi2.so into the image and "
             "export I_MPI_PMI_LIBRARY=/path/in/image/libpmi2.so"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from hpcenv.base.known import Fact, Known, Unknown, value_of
 from hpcenv.base.version import Version
 from hpcenv.compat.model import Finding, Outlook, Rule, Severity
-from hpcenv.compat.rules.words import called, image_mpi, missing, pmix_of, read, site_mpi
+from hpcenv.compat.rules.words import called, loaded_mpi, missing, pmix_of, read, site_mpi
 from hpcenv.compat.tables import table, within
 from hpcenv.image.facts import Family, ImageFacts, Mpi, Pmi
 from hpcenv.launch.model import Launch, Mend
@@ -47,10 +47,11 @@ class _Table:
 
 
 def _client(site: SiteProfile, image: ImageFacts, launch: Launch) -> Mpi | None:
-    """Return the image's MPI where this launch makes it a PMIx client."""
-    mpi = image_mpi(image)
-    if launch.model != "hybrid" or mpi is None:
+    """Return the MPI that the ranks load, where this launch makes it a PMIx client."""
+    loaded = loaded_mpi(site, image, launch)
+    if loaded is None:
         return None
+    mpi, _ = loaded
     if launch.launcher == "srun":
         speaks = value_of(mpi.pmi)
         return mpi if launch.pmi is Pmi.PMIX and speaks and Pmi.PMIX in speaks else None
@@ -92,14 +93,13 @@ def _versions(site: SiteProfile, image: ImageFacts, launch: Launch) -> Iterator[
     mpi = _client(site, image, launch)
     if mpi is None:
         return
-    host = site_mpi(site, launch)
-    if _same_release(host.library if host else None, mpi):
+    if _own_launcher(site, launch, mpi):
         return
     client, server = _client_version(mpi), _server_version(site, launch)
     for what, fact in (
-        ("the image's PMIx", client),
+        ("the PMIx of the MPI", client),
         ("the launcher's PMIx", server),
-        ("the version of the image's MPI", mpi.version),
+        ("the version of the MPI", mpi.version),
     ):
         if isinstance(fact, Unknown):
             yield missing("PMIX001", _SUBJECT, what, fact)
@@ -125,18 +125,19 @@ def _versions(site: SiteProfile, image: ImageFacts, launch: Launch) -> Iterator[
         severity=Severity.ERROR,
         subject=_SUBJECT,
         says=f"{called(mpi)}, PMIx {client.value}, under a PMIx {server.value} server: {row.why}",
-        evidence=read("image's PMIx", client) + read("launcher's PMIx", server),
+        evidence=read("client's PMIx", client) + read("server's PMIx", server),
         remedy=f"use srun --mpi={other.mpi_type}" if other else _other_image(site, launch),
         predicts=row.outlook,
         mend=Mend(use=other) if other else None,
     )
 
 
-def _same_release(host: Mpi | None, mpi: Mpi) -> bool:
-    """Whether launcher and library are of one Open MPI release, which is what it is made for."""
-    if host is None or value_of(host.version) is None:
+def _own_launcher(site: SiteProfile, launch: Launch, mpi: Mpi) -> bool:
+    """Whether an mpirun starts a library of its own release, which is what it is made for."""
+    host = site_mpi(site, launch)
+    if launch.launcher != "mpirun" or host is None or value_of(mpi.version) is None:
         return False
-    return value_of(host.version) == value_of(mpi.version)
+    return value_of(host.library.version) == value_of(mpi.version)
 
 
 def _broken_row(
@@ -227,12 +228,12 @@ def _security(site: SiteProfile, image: ImageFacts, launch: Launch) -> Iterator[
     if launch.launcher == "mpirun":
         host = site_mpi(site, launch)
         theirs = pmix_of(host.library) if host else None
-        if theirs is None or _same_release(host.library if host else None, mpi):
+        if theirs is None or _own_launcher(site, launch, mpi):
             return
         server: Fact[frozenset[str]] = theirs.psec
     else:
         server = Known(frozenset({"munge"}), "published", "openpmix#2573: Slurm's server has munge")
-    for what, fact in (("the image's", pmix.psec), ("the launcher's", server)):
+    for what, fact in (("the client's", pmix.psec), ("the server's", server)):
         if isinstance(fact, Unknown):
             yield missing("PMIX002", "PMIx security", f"{what} PMIx security plug-ins", fact)
     if isinstance(pmix.psec, Unknown) or isinstance(server, Unknown):
@@ -243,10 +244,10 @@ def _security(site: SiteProfile, image: ImageFacts, launch: Launch) -> Iterator[
             severity=Severity.WARNING,
             subject="PMIx security",
             says=(
-                f"the image's PMIx knows {_listed(pmix.psec.value)}, the launcher's asks for "
+                f"the client's PMIx knows {_listed(pmix.psec.value)}, the server's asks for "
                 f"{_listed(server.value)}: MPI_Init would end with 'psec … not found'"
             ),
-            evidence=read("image's psec", pmix.psec) + read("launcher's psec", server),
+            evidence=read("client's psec", pmix.psec) + read("server's psec", server),
             remedy="export PMIX_MCA_psec=native",
             predicts=Outlook.FAILS,
             mend=Mend(env={"PMIX_MCA_psec": "native"}) if "native" in pmix.psec.value else None,
@@ -287,7 +288,7 @@ def _storage(site: SiteProfile, image: ImageFacts, launch: Launch) -> Iterator[F
             "this PMIx keeps data in shared files below /tmp, which fails where the container's "
             "/tmp is not the host's ('gds_dstore … OUT-OF-RESOURCE')"
         ),
-        evidence=read("image's gds", pmix.gds),
+        evidence=read("client's gds", pmix.gds),
         remedy="export PMIX_MCA_gds=hash",
         mend=Mend(env={"PMIX_MCA_gds": "hash"}),
     )

@@ -30,6 +30,18 @@ def site_mpi(site: SiteProfile, launch: Launch) -> SiteMpi | None:
     return next((mpi for mpi in value_of(site.mpis) or () if mpi.name == launch.mpi), None)
 
 
+def loaded_mpi(site: SiteProfile, image: ImageFacts, launch: Launch) -> tuple[Mpi, str] | None:
+    """Return the library that the ranks load, and whose it is: the image's, or the host's if bound.
+
+    None where it is not known; other rules say so.
+    """
+    if launch.model == "hybrid":
+        mpi = image_mpi(image)
+        return (mpi, "the image") if mpi else None
+    host = site_mpi(site, launch)
+    return (host.library, "the site") if host else None
+
+
 def pmix_of(mpi: Mpi) -> Pmix | None:
     """Return what is known of the PMIx inside an MPI library."""
     return value_of(mpi.pmix) if mpi.pmix is not None else None
