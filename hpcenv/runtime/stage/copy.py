@@ -26,7 +26,7 @@ class Copied:
     folder : str
         Where this node's copy lies.
     files, folders, links, bytes : int
-        What the tree holds.
+        What the tree holds, its root not counted.
     bytes_read : int
         Read from the source, over all ranks: the bytes of the files that some node lacked.
     files_read : int
@@ -146,7 +146,7 @@ def _place(
         schema=1,
         folder=str(target),
         files=sum(entry.kind == "file" for entry in entries),
-        folders=sum(entry.kind == "folder" for entry in entries),
+        folders=sum(e.kind == "folder" and e.path != manifest.ROOT for e in entries),
         links=sum(entry.kind == "link" for entry in entries),
         bytes=sum(entry.size for entry in entries),
         bytes_read=sum(count for _, _, count in everywhere),

@@ -19,6 +19,7 @@ from hpcenv.base.blobs import digest_of_file
 from hpcenv.base.errors import BadInput
 
 NAME = ".hpcenv-manifest.jsonl"
+ROOT = "."
 SCHEMA = 1
 Kind = Literal["file", "folder", "link"]
 
@@ -30,7 +31,7 @@ class Entry:
     Attributes
     ----------
     path : str
-        Relative to the tree's root, with ``/`` between its parts.
+        Relative to the tree's root, with ``/`` between its parts; ``.`` is the root.
     size : int
         Bytes; 0 for what is no file.
     mtime_ns : int
@@ -71,7 +72,7 @@ def scan(root: Path) -> list[Entry]:
         what = "is not a folder" if root.exists() else "is not there"
         raise BadInput(f"what is to be staged {what}", where=str(root))
     top = os.path.realpath(root)
-    entries: list[Entry] = []
+    entries = [Entry(ROOT, "folder", mode=stat.S_IMODE(root.stat().st_mode) & 0o777)]
     refused: list[str] = []
     folders = [""]
     while folders:

@@ -61,23 +61,28 @@ class Place:
         self._open: dict[int, tuple[IO[bytes], hashlib._Hash]] = {}
         target.parent.mkdir(parents=True, exist_ok=True)
         self._take_lock()
-        self.published = self._published()
-        if not self.published:
-            self._resume()
+        try:
+            self.published = self._published()
+            if not self.published:
+                self._resume()
+        except BaseException:
+            self.close()
+            raise
 
     # -- before ----------------------------------------------------------------------------------
 
     def _take_lock(self) -> None:
         self.beside.mkdir(exist_ok=True)
-        self._lock = os.open(self.beside / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        handle = os.open(self.beside / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         deadline = time.monotonic() + LOCK_WAIT_S
         told = False
         while True:
             try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
+                    os.close(handle)
                     raise Outside(
                         f"another staging has been filling it for {LOCK_WAIT_S:.0f} s",
                         where=str(self.target),
@@ -87,6 +92,7 @@ class Place:
                     say(f"{self.target}: another staging fills it; waiting")
                     told = True
                 time.sleep(0.1)
+        self._lock = handle
         # Whoever held the lock may have taken the folder away with it.
         self.beside.mkdir(exist_ok=True)
 
@@ -127,13 +133,17 @@ class Place:
                 if entry and place is not None and manifest.is_right(self.tree, entry):
                     self.have[place] = entry
         kept = {self.entries[i].path for i in self.have}
+        wanted_folders = {entry.path for entry in self.entries if entry.kind == "folder"}
         for folder, folders, files in os.walk(self.tree):
             Path(folder).chmod(0o700)
             inner = os.path.relpath(folder, self.tree)
-            links = [name for name in folders if Path(folder, name).is_symlink()]
-            for name in [*files, *links]:
-                if os.path.normpath(os.path.join(inner, name)) not in kept:
-                    Path(folder, name).unlink()
+            for name in [*files, *folders]:
+                path = Path(folder, name)
+                whole = os.path.normpath(os.path.join(inner, name))
+                is_folder = path.is_dir() and not path.is_symlink()
+                if whole not in (wanted_folders if is_folder else kept):
+                    remove(path)
+            folders[:] = [name for name in folders if Path(folder, name).exists()]
         with publish(journal) as fresh:
             fresh.write_text("".join(manifest.line(e) + "\n" for e in self.have.values()), "ascii")
         self._journal = journal.open("a", encoding="ascii")
@@ -239,7 +249,9 @@ class Place:
                     (self.tree / entry.path).symlink_to(entry.target)
             for entry in reversed(whole):  # the deepest first: a parent may forbid writing
                 if entry.kind == "folder":
-                    (self.tree / entry.path).chmod(entry.mode)
+                    # The root is still written to, and moved.
+                    own = 0o700 if entry.path == manifest.ROOT else 0
+                    (self.tree / entry.path).chmod(entry.mode | own)
             _sync_file_system(self.tree)
             with publish(self.tree / manifest.NAME) as beside:
                 beside.write_text(manifest.dump(whole), "ascii")
@@ -248,15 +260,16 @@ class Place:
         self.close()
 
     def close(self) -> None:
-        """Take away what lies beside a published copy, and let go of the lock."""
+        """Let go of the lock; keep what lies beside only where a later staging can use it."""
+        if self._lock is None:
+            return
         if self._journal:
             self._journal.close()
-        if os.path.lexists(self.target):
+        if not self.have or os.path.lexists(self.target):
             with contextlib.suppress(OSError):
                 remove(self.beside)
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        os.close(self._lock)
+        self._lock = None
 
 
 def _sync_file_system(path: Path) -> None:
