@@ -42,6 +42,7 @@ class Dish:
     pmi: frozenset[Pmi]
     os: str | None = None
     pmix: PmixClient | None = None
+    transports: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
         kind = f"{self.os}'s package" if self.source == "deb" else "PyPI wheel"

@@ -5,6 +5,7 @@ It names no URL and no registry: where a file comes from is the fetching host's 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -42,6 +43,15 @@ class Artefact:
     file: str
     size: int
     sha256: Digest
+
+    @property
+    def upstream(self) -> Version:
+        """The maker's version: Debian's ``1:4.3.0+really4.2.1-1`` is 4.2.1."""
+        if self.kind != "deb":
+            return Version.parse(self.version)
+        text = self.version.rpartition(":")[2]
+        text = text.rpartition("-")[0] or text
+        return Version.parse(re.split(r"[+~]", text.rpartition("+really")[2])[0])
 
 
 @dataclass(frozen=True)

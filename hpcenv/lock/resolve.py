@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -198,15 +197,7 @@ def _same_debian(lock: Lock, recipe: Recipe, target: Target, dish: Dish) -> bool
 
 def _solved(dish: Dish, mpi: Packages, debs: Sequence[Artefact]) -> Version:
     """The version that was really found: a point release may have moved since the menu."""
-    return next((upstream(deb.version) for deb in debs if deb.name in mpi.system), dish.version)
-
-
-def upstream(version: str) -> Version:
-    """Return the maker's version within a Debian one: ``1:4.3+really4.2.1-1`` is 4.2.1."""
-    text = version.partition(":")[2] if ":" in version else version
-    text = text.rpartition("-")[0] or text
-    text = text.rpartition("+really")[2]
-    return Version.parse(re.split(r"[+~]", text)[0])
+    return next((deb.upstream for deb in debs if deb.name in mpi.system), dish.version)
 
 
 def _python(

@@ -24,7 +24,7 @@ from packaging.utils import parse_wheel_filename
 from hpcenv.base.blobs import Digest
 from hpcenv.base.errors import BadInput, Outside
 from hpcenv.base.process import Outcome, run
-from hpcenv.sources.index import normal, offers
+from hpcenv.sources.index import normal, offers, size_at
 from hpcenv.sources.mirrors import Mirrors
 
 _SOLVE_S = 300.0
@@ -235,7 +235,7 @@ def _with_sizes(
     }
     done = []
     for name, version, wheel in chosen:
-        size = wheel.get("size", sizes.get(wheel["name"]))
+        size = wheel.get("size") or sizes.get(wheel["name"]) or size_at(wheel["url"], mirrors)
         if size is None:
             raise Outside(
                 f"no configured package index says the size of {wheel['name']}",

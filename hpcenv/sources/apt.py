@@ -246,13 +246,13 @@ def _pocket(name: str) -> str | None:
 
 
 def _sources_text(sources: Sequence[AptSource], suite: str) -> str:
-    # A rolling suite's Release file expires within a week, sooner than mirrors may follow.
-    lenient = "Check-Valid-Until: no\nCheck-Date: no\n" if suite in _ROLLING else ""
     return "\n".join(
         f"Types: deb\nURIs: {source.url}\nSuites: {' '.join(source.suites)}\n"
         f"Components: {' '.join(source.components)}\n"
         + (f"Signed-By: {source.keyring}\n" if source.keyring else "")
-        + lenient
+        # A rolling suite's Release file expires within a week, sooner than mirrors may follow.
+        + ("Check-Date: no\n" if suite in _ROLLING else "")
+        + ("" if source.check_valid_until and suite not in _ROLLING else "Check-Valid-Until: no\n")
         for source in sources
     )
 
@@ -285,8 +285,8 @@ def _configuration(folder: Path, mirrors: Mirrors, arch: str) -> str:
         "Acquire::ForceHash": "SHA256",
         "Acquire::Retries": "1",
     }
-    if mirrors.proxy:
-        ours |= {"Acquire::http::Proxy": mirrors.proxy, "Acquire::https::Proxy": mirrors.proxy}
+    if proxy := mirrors.apt_proxy or mirrors.proxy:
+        ours |= {"Acquire::http::Proxy": proxy, "Acquire::https::Proxy": proxy}
     if mirrors.ca_bundle:
         ours["Acquire::https::CaInfo"] = mirrors.ca_bundle
     off = ["DEP-11", "DEP-11-icons", "DEP-11-icons-small", "DEP-11-icons-large", "Contents-deb"]

@@ -21,6 +21,7 @@ from urllib.parse import unquote, urlsplit
 
 import requests
 from requests.adapters import HTTPAdapter
+from requests.utils import should_bypass_proxies
 
 from hpcenv.base.blobs import Blobs, Digest
 from hpcenv.base.errors import Failure, Outside, Refused
@@ -69,24 +70,38 @@ Progress: TypeAlias = Callable[[Tally], None]
 
 
 def session(mirrors: Mirrors) -> requests.Session:
-    """Return an HTTP session with the mirrors' proxy and certificates."""
-    made = _Session()
+    """Return an HTTP session with the mirrors' proxies and certificates."""
+    made = _Session(mirrors)
     made.mount("https://", HTTPAdapter(pool_maxsize=AT_ONCE))
     made.mount("http://", HTTPAdapter(pool_maxsize=AT_ONCE))
     made.headers["Accept-Encoding"] = "identity"
-    if mirrors.proxy:
-        made.proxies = {"http": mirrors.proxy, "https": mirrors.proxy}
-    if mirrors.ca_bundle:
-        made.verify = mirrors.ca_bundle
     return made
 
 
 class _Session(requests.Session):
+    """What the mirrors say comes before the environment, which `requests` would prefer."""
+
+    def __init__(self, mirrors: Mirrors) -> None:
+        super().__init__()
+        self._mirrors = mirrors
+        self._archives = {urlsplit(source.url).hostname for source in mirrors.apt}
+
     def merge_environment_settings(self, url, proxies, stream, verify, cert):  # type: ignore[no-untyped-def]
-        # What the mirrors say comes before REQUESTS_CA_BUNDLE, which requests would prefer.
         merged = super().merge_environment_settings(url, proxies, stream, verify, cert)
-        if self.verify is not True:
-            merged["verify"] = self.verify
+        host = urlsplit(url).hostname
+        proxy = self._mirrors.proxy
+        if host in self._archives and self._mirrors.apt_proxy:
+            proxy = self._mirrors.apt_proxy
+        if proxy == "DIRECT" or should_bypass_proxies(
+            url, ",".join(self._mirrors.no_proxy) or None
+        ):
+            merged["proxies"] = {}
+        elif proxy:
+            merged["proxies"] = {"http": proxy, "https": proxy}
+        if host in self._mirrors.trusted_hosts:
+            merged["verify"] = False
+        elif self._mirrors.ca_bundle:
+            merged["verify"] = self._mirrors.ca_bundle
         return merged
 
 

@@ -64,7 +64,9 @@ def offers(projects: Iterable[str], mirrors: Mirrors) -> dict[str, tuple[Offer, 
         If an index cannot be reached; the others' answers do not stand in for it.
     """
     names = list(dict.fromkeys(projects))
-    indexes = (mirrors.index or PYPI_SIMPLE_ENDPOINT, *mirrors.extra_indexes)
+    indexes: tuple[str, ...] = ()
+    if not mirrors.no_index:
+        indexes = (mirrors.index or PYPI_SIMPLE_ENDPOINT, *mirrors.extra_indexes)
     with session(mirrors) as http, ThreadPoolExecutor(AT_ONCE) as pool:
         asked = {
             (index, name): pool.submit(_project, index, name, http)
@@ -109,6 +111,23 @@ def locate(files: Mapping[str, Digest], mirrors: Mirrors) -> dict[str, tuple[str
         file: _urls(offered.get(projects[file] or "", ()), file, digest)
         for file, digest in files.items()
     }
+
+
+def size_at(url: str, mirrors: Mirrors) -> int | None:
+    """Return the size in bytes that a server says a file has; None where it does not say.
+
+    Raises
+    ------
+    Outside
+        If the server cannot be reached.
+    """
+    with session(mirrors) as http:
+        try:
+            answer = http.head(url, allow_redirects=True, timeout=30)
+        except requests.RequestException as error:
+            raise _unreachable(url, error) from None
+    length = answer.headers.get("Content-Length", "")
+    return int(length) if answer.ok and length.isdigit() else None
 
 
 def normal(name: str) -> str:

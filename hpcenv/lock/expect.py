@@ -1,0 +1,105 @@
+"""The facts that a lock promises of the image that will be built from it. No I/O.
+
+They serve a verdict before anything is built, and a test holds them against what is read from the
+built image.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+
+from hpcenv.base.known import Fact, Known, Unknown, map_fact
+from hpcenv.base.version import Version
+from hpcenv.image.facts import Abi, Family, Horovod, ImageFacts, Mpi, OsRelease, Pmix
+from hpcenv.lock.menu import Dish, menu
+from hpcenv.lock.model import Lock, Role
+
+
+def expected_facts(lock: Lock) -> ImageFacts:
+    """Return what an image of this lock will have; each fact names the artefact that says so."""
+    tensorflow = _version(lock, "tensorflow-cpu", "python")
+    return ImageFacts(
+        schema=1,
+        digest=None,
+        arch=Known(lock.target.arch, "declared", "lock: target"),
+        os=_os(lock),
+        libc=_version(lock, "libc6", "system"),
+        python=_version(lock, f"python{lock.target.python}", "system"),
+        mpis=_mpis(lock),
+        tensorflow=tensorflow,
+        horovod=_horovod(lock, tensorflow),
+        needs=Unknown("not said by a lock", "build the image: its files are then read"),
+    )
+
+
+def _os(lock: Lock) -> Fact[OsRelease]:
+    name, _, number = lock.target.os.partition(":")
+    release = OsRelease(name, number, f"Debian GNU/Linux {number} ({lock.target.suite})")
+    return map_fact(_version(lock, "base-files", "system"), lambda _: release)
+
+
+def _version(lock: Lock, name: str, role: Role) -> Fact[Version]:
+    for artefact in lock.of(role):
+        if artefact.name == name:
+            return Known(artefact.upstream, "published", PurePosixPath(artefact.file).name)
+    return Unknown(f"the lock has no {name}", f"change the recipe to bring {name}")
+
+
+def _horovod(lock: Lock, tensorflow: Fact[Version]) -> Fact[Horovod]:
+    version = _version(lock, "horovod", "source")
+    return map_fact(
+        version,
+        lambda _: Horovod(
+            version=version,
+            tensorflow=tensorflow,
+            controllers=map_fact(version, lambda _: frozenset({"gloo", "mpi"})),
+        ),
+    )
+
+
+def _mpis(lock: Lock) -> Fact[tuple[Mpi, ...]]:
+    dish = _dish(lock)
+    if dish is None:
+        return Unknown(
+            f"nothing is published of {lock.mpi.family.value} {lock.mpi.version}",
+            "build the image: the library is then read",
+        )
+    where = f"hpcenv's table of MPI libraries: {dish}"
+    file = dish.file.format(arch=lock.target.arch)
+    numbers = re.search(r"\.so\.(\d+)\.(\d+)\.(\d+)$", file)
+    abi: Fact[Abi] = Unknown("a wheel's file does not carry the numbers", "the release's own")
+    if numbers:
+        abi = Known(Abi(*(int(number) for number in numbers.groups())), "published", where)
+    library = Mpi(
+        family=Known(Family(dish.family), "published", where),
+        version=Known(dish.version, "published", where),
+        soname=dish.soname,
+        file=file,
+        abi=abi,
+        pmi=Known(dish.pmi, "published", where),
+        pmix=_pmix(dish, where),
+        transports=Known(dish.transports, "published", where)
+        if dish.transports
+        else Unknown("the library does not show them", "ucx_info -d and fi_info in the image"),
+    )
+    return Known((library,), "published", where)
+
+
+def _pmix(dish: Dish, where: str) -> Fact[Pmix] | None:
+    if dish.pmix is None:
+        return None
+    client = Pmix(
+        version=Known(dish.pmix.version, "published", where),
+        bundled=dish.pmix.bundled,
+        psec=Known(dish.pmix.psec, "published", where),
+        gds=Known(dish.pmix.gds, "published", where),
+    )
+    return Known(client, "published", where)
+
+
+def _dish(lock: Lock) -> Dish | None:
+    wanted = (lock.mpi.family.value, lock.mpi.version, lock.mpi.source)
+    return next(
+        (d for d in menu(lock.target.os) if (d.family, d.version, d.source) == wanted), None
+    )
