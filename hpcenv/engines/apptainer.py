@@ -281,13 +281,15 @@ def bind_words(binds: Sequence[Bind]) -> list[str]:
     Raises
     ------
     BadInput
-        If a target holds a colon, a comma or a backslash, which ``--bind`` cannot express.
+        If a path holds what ``--bind`` cannot express: in a target a colon or a comma, in either
+        a backslash before one of them.
     """
     words = []
     for bind in binds:
-        if re.search(r"[:,\\]", str(bind.target)):
-            raise BadInput(f"cannot bind at {bind.target}: it holds a colon, comma or backslash")
-        source = re.sub(r"([\\:,])", r"\\\1", str(bind.source))
+        for path, odd in ((bind.source, r"\\[:,]|\\$"), (bind.target, r"[:,]|\\$")):
+            if found := re.search(odd, str(path)):
+                raise BadInput(f"cannot bind a path with {found[0]!r} in it: {path}")
+        source = re.sub(r"([:,])", r"\\\1", str(bind.source))
         words += ["--bind", f"{source}:{bind.target}:{'rw' if bind.writable else 'ro'}"]
     return words
 

@@ -17,14 +17,14 @@ import os
 import platform
 import shutil
 import sysconfig
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from hpcenv.base.blobs import Blobs, Digest
-from hpcenv.base.errors import Outside
+from hpcenv.base.blobs import Blobs, Digest, digest_of_file
+from hpcenv.base.errors import BadInput, Outside
 from hpcenv.base.process import run
 from hpcenv.base.publish import publish, remove, sweep, unfinished
 from hpcenv.base.record import dump_json, load_json
@@ -40,8 +40,9 @@ PACKAGES = ("apptainer", "libc6", "libseccomp2", "libsqlite3-0")
 RECORD = "hpcenv-engine.json"
 _LINK = "apptainer"
 _COMMANDS = ("apptainer", "singularity")
+_LIVE = ("usr/bin/*", "usr/lib/*/*.so*", "usr/lib/*/apptainer/*/*", "usr/etc/apptainer/*")
 # Part of the folder's name: raise it when a prefix is made differently from the same packages.
-_LAYOUT = 1
+_LAYOUT = 2
 _UNPACK_S = 300.0
 
 
@@ -68,6 +69,9 @@ class Record:
         When Debian made the package, and when it was put here; ISO 8601, UTC.
     packages : tuple of Package
         The files, by SHA-256 from the archive's signed index.
+    files : mapping of str to Digest
+        What the engine runs, reads and loads, as it was made of them: path below the prefix, and
+        SHA-256.
     """
 
     schema: Literal[1]
@@ -77,6 +81,7 @@ class Record:
     released: str
     installed: str
     packages: tuple[Package, ...]
+    files: Mapping[str, Digest]
 
 
 def install(engines: Path, mirrors: Mirrors, say: Callable[[str], None]) -> Path:
@@ -108,8 +113,8 @@ def install(engines: Path, mirrors: Mirrors, say: Callable[[str], None]) -> Path
     debs = _newest(engines, mirrors, PACKAGES)
     version = next(deb.version for deb in debs if deb.name == "apptainer")
     prefix = engines / f"apptainer-{version}-{_content(engines, debs)[:12]}"
-    if prefix.is_dir() and not run([prefix / "usr/bin/apptainer", "--version"], deadline=10).ok:
-        say(f"what lies in {prefix} does not start; making it anew")
+    if prefix.is_dir() and (changed := _changed(prefix)):
+        say(f"changed since it was installed: {', '.join(changed)}; making it anew")
         remove(prefix)
     if prefix.is_dir():
         say(f"apptainer {version} is there already")
@@ -144,6 +149,7 @@ def place(files: Sequence[Path], prefix: Path, packages: Sequence[Package]) -> N
             released=_iso(datetime.fromtimestamp(released, UTC)),
             installed=_iso(datetime.now(UTC)),
             packages=tuple(packages),
+            files=_files(beside),
         )
         (beside / RECORD).write_text(dump_json(record))
 
@@ -233,6 +239,25 @@ def _configure(folder: Path) -> None:
     text, capability = capabilities.configure(conf.read_text(), capabilities.bounding())
     conf.write_text(text)
     (folder / "capability.json").write_text(capability)
+
+
+def _files(prefix: Path) -> dict[str, Digest]:
+    found = [file for pattern in _LIVE for file in prefix.glob(pattern)]
+    return {
+        str(file.relative_to(prefix)): digest_of_file(file)
+        for file in sorted(found)
+        if file.is_file() and not file.is_symlink()
+    }
+
+
+def _changed(prefix: Path) -> list[str]:
+    """Name what is no longer as it was installed."""
+    try:
+        recorded = load_json(Record, prefix / RECORD).files
+    except BadInput:
+        return [RECORD]
+    found = _files(prefix)
+    return sorted(name for name in {*recorded, *found} if recorded.get(name) != found.get(name))
 
 
 def _content(engines: Path, debs: Sequence[Deb]) -> str:
