@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
-import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcenv.base import record
-from hpcenv.base.errors import Failure
 from hpcenv.base.publish import publish, sweep
 from hpcenv.runtime.train.digest import digest
 
@@ -74,7 +71,7 @@ def newest(folder: Path, tell: Callable[[str], None]) -> Checkpoint | None:
     for file in _files(folder):
         try:
             return load(file)
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile, Failure) as error:
+        except Exception as error:  # what a damaged archive raises is not to be foreseen
             tell(f"{file} is damaged and passed over: {error}")
     return None
 
@@ -84,12 +81,13 @@ def load(file: Path) -> Checkpoint:
 
     Raises
     ------
-    OSError, ValueError, KeyError, zipfile.BadZipFile, Failure
-        If it is not whole: the digest of its arrays is compared with the one it carries.
+    Exception
+        Of many kinds, if it is not whole: the digest of its arrays is compared with the one it
+        carries.
     """
     with np.load(file, allow_pickle=False) as archive:
         text = archive["state"].tobytes().decode()
-        state = record.decode(State, json.loads(text))
+        state = record.parse_json(State, text, str(file))
         names = sorted(name for name in archive.files if name != "state")
         arrays = tuple(archive[name] for name in names)
     found = digest(arrays)
