@@ -370,8 +370,10 @@ def _take_environment(env: Mapping[str, str], gathered: _Gathered) -> None:
             for url in gathered.clean([env[name]] if env.get(name) else [], "proxy", name):
                 gathered.put("proxy", url, name)
     for name in ("no_proxy", "NO_PROXY"):
-        hosts = [host for host in re.split(r"[,\s]+", env.get(name, "")) if host]
-        gathered.put("no_proxy", gathered.clean(hosts, "a host", name), name)
+        # No host has an "@"; where one stands, a login could be cut into what look like hosts.
+        whole = "".join(gathered.clean([env.get(name, "")], "the list", name))
+        hosts = tuple(host for host in re.split(r"[,\s]+", whole) if host)
+        gathered.put("no_proxy", hosts, name)
     for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"):
         gathered.put("ca_bundle", env.get(name), name)
 
