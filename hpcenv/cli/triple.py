@@ -63,7 +63,7 @@ def triple(
     nodes, per_node = layout(ranks, nodes, per_node)
     path = image_path(image, settings)
     named = site or settings.site or ""
-    profile = site_of(named)
+    profile = site_of(named, settings)
     facts = read_facts(open_rootfs(path))
     verdict = predict(profile, facts, offers(profile, facts, nodes, per_node))
     judged = wanted(verdict.launches, launcher)
@@ -92,7 +92,7 @@ def layout(ranks: int, nodes: int | None, per_node: int | None) -> tuple[int, in
     return nodes, even
 
 
-def site_of(named: str) -> SiteProfile:
+def site_of(named: str, settings: Settings) -> SiteProfile:
     """Return the profile of that name or file, or of this machine where none is named."""
     if named:
         from hpcenv.site.profile import load_site
@@ -102,7 +102,7 @@ def site_of(named: str) -> SiteProfile:
 
     from hpcenv.site.detect import detect
 
-    return detect(platform.node() or "localhost")
+    return detect(platform.node().split(".")[0] or "here", engines=[settings.engines / "bin"])
 
 
 def image_path(image: str, settings: Settings) -> Path:

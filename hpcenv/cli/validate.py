@@ -47,7 +47,7 @@ def validate_mpi(
 
         seen = prove(
             about.site,
-            site_of("") if about.named else about.site,
+            site_of("", settings) if about.named else about.site,
             usable_engine(settings.engines),
             about.path,
             about.facts,

@@ -194,7 +194,7 @@ def why_not(
     if differs := differences(site, here):
         return unseen("not this site", "; ".join(differs))
     if launch.model != "hybrid":
-        return unseen("not proved", "only the hybrid model is proved so far")
+        return unseen("not proved", "the bind model is not run so far")
     if launch.launcher == "srun":
         if value_of(here.slurm) is None:
             return unseen("not proved", "there is no Slurm on this machine")

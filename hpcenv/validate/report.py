@@ -134,7 +134,8 @@ def conclude(rows: Sequence[Row]) -> tuple[str, Row | None, int]:
     for row in rows:
         if row.seen.outlook in _PROMISES:
             return f"{row.seen.outlook}, with {_plain(row.launch)}", row, 0
-    for row in rows:
+    # Of the launches that were not run, only those that `hpcenv run` makes can be promised.
+    for row in (row for row in rows if row.launch.model == "hybrid"):
         if row.predicted in _PROMISES and row.seen.unproved == "cannot prove":
             return f"cannot be proved: {row.seen.says}", None, 1
         if row.predicted in _PROMISES and row.seen.outlook is None:
@@ -230,7 +231,8 @@ def _findings(rows: Sequence[Row]) -> list[str]:
     for finding, launches in sorted(of.values(), key=lambda item: order.index(item[0].severity)):
         about = "; ".join(_plain(launch) for launch in launches)
         lines.append(f"{finding.rule}  {finding.severity}  {about}: {finding.says}")
-        lines += [f"    {e.value}  ({e.how}: {e.where})" for e in finding.evidence]
+        facts = "; ".join(fact.value for fact in finding.evidence)
+        lines += [f"    from {facts}"] if facts else []
         lines += [f"    → {line}" for line in finding.remedy.splitlines()]
     return lines
 

@@ -280,6 +280,9 @@ def _storage(site: SiteProfile, image: ImageFacts, launch: Launch) -> Iterator[F
     gds = value_of(pmix.gds) if pmix else None
     if pmix is None or gds is None or not gds & _SHARED_MEMORY or "hash" not in gds:
         return
+    client, server = value_of(pmix.version), value_of(_server_version(site, launch))
+    if launch.launcher == "mpirun" and client is not None and client == server:
+        return  # one release on both sides, and its files lie below /tmp, which engines share
     yield Finding(
         rule="PMIX003",
         severity=Severity.INFO,
