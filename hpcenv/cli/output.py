@@ -28,20 +28,26 @@ def styled() -> bool:
     return sys.stderr.isatty() and "NO_COLOR" not in os.environ
 
 
+class Stopped(BaseException):
+    """A signal asked us to stop. Not a KeyboardInterrupt, which Typer would swallow."""
+
+
 @contextmanager
 def plain_errors() -> Iterator[None]:
     """Turn what a person can cause into a message and an exit status.
 
-    SIGTERM and SIGHUP are taken like Ctrl-C: as an exception, so that what was started ends.
+    SIGTERM and SIGHUP are taken like Ctrl-C: as an exception, so that what was started ends. What
+    is ignored already, as under nohup, stays ignored.
     """
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _interrupt)
     try:
         yield
     except Failure as failure:
         say(f"hpcenv: {failure}")
         sys.exit(failure.status)
-    except KeyboardInterrupt:
+    except (Stopped, KeyboardInterrupt):
         say("hpcenv: stopped; nothing half-made was left")
         sys.exit(130)
     except BrokenPipeError:
@@ -56,4 +62,4 @@ def plain_errors() -> Iterator[None]:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+    raise Stopped

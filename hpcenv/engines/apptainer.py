@@ -75,15 +75,16 @@ class Apptainer:
             return [Complaint(f"{self.program} does not start", "hpcenv engine install")]
         complaints = [_too_old(*found)]
         if os.geteuid() == 0:
-            complaints.append(self._root_lacks())
+            complaints += [self._root_lacks(), _no_loop()]
         elif not self._setuid():
             complaints += [userns.no_namespaces(), _no_fuse(), _no_squashfuse()]
         return [complaint for complaint in complaints if complaint]
 
     def check_run(self, work: Path) -> Sequence[Complaint]:
         """Look at what would go wrong when it runs scripts in trees below the folder `work`."""
-        # A tree needs neither FUSE nor squashfuse.
-        able = [c for c in self.check() if c not in (_no_fuse(), _no_squashfuse())]
+        # What mounts an image file is not needed for a tree.
+        mounting = (_no_loop(), _no_fuse(), _no_squashfuse())
+        able = [complaint for complaint in self.check() if complaint not in mounting]
         space = os.statvfs(work)
         free = space.f_bavail * space.f_frsize
         noexec = bool(space.f_flag & os.ST_NOEXEC)
@@ -251,6 +252,15 @@ def _too_old(product: str, version: Version) -> Complaint | None:
     return Complaint(
         f"{product} {version} is too old; {oldest} is the oldest that will do",
         "hpcenv engine install",
+    )
+
+
+def _no_loop() -> Complaint | None:
+    if Path("/dev/loop-control").exists() or any(Path("/dev").glob("loop[0-9]*")):
+        return None
+    return Complaint(
+        "there is no loop device, by which root's engine mounts an image",
+        "modprobe loop; a surrounding container needs --device /dev/loop-control and /dev/loop*",
     )
 
 

@@ -29,6 +29,7 @@ from hpcenv.base.process import run
 from hpcenv.base.publish import publish, remove, sweep, unfinished
 from hpcenv.base.record import dump_json, load_json
 from hpcenv.engines import capabilities
+from hpcenv.engines.apptainer import Apptainer
 from hpcenv.sources.apt import Deb, open_suite
 from hpcenv.sources.download import Wanted, download
 from hpcenv.sources.mirrors import Mirrors
@@ -120,10 +121,17 @@ def install(engines: Path, mirrors: Mirrors, say: Callable[[str], None]) -> Path
         say(f"apptainer {version} is there already")
     else:
         say(f"fetching apptainer {version} ({sum(deb.size for deb in debs) / 1e6:.0f} MB)")
-        blobs = Blobs(engines / "packages")
-        download([Wanted(d.path, d.size, d.sha256, (d.url,)) for d in debs], blobs, mirrors)
-        place([blobs.verified(deb.sha256) for deb in debs], prefix, _packages(debs))
-        remove(blobs.root)
+        blobs = Blobs(unfinished(engines / "packages"))
+        try:
+            download([Wanted(d.path, d.size, d.sha256, (d.url,)) for d in debs], blobs, mirrors)
+            place([blobs.verified(deb.sha256) for deb in debs], prefix, _packages(debs))
+        finally:
+            remove(blobs.root)
+    if Apptainer(prefix / "usr/bin/apptainer").version() is None:
+        raise Outside(
+            f"apptainer is in {prefix} but does not start there",
+            remedy=f"is {engines} mounted noexec?  XDG_DATA_HOME=/another/folder moves it",
+        )
     use(prefix, engines)
     for old in sorted(engines.glob("apptainer-*")):
         if old != prefix:

@@ -148,6 +148,29 @@ def test_without_an_archive_it_says_so_and_leaves_nothing(tmp_path: Path) -> Non
     assert list((tmp_path / "engines").iterdir()) == []
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")
+@pytest.mark.parametrize(
+    ("options", "said"), [("size=60m", "No space left"), ("size=200m,noexec", "mounted noexec")]
+)
+def test_a_full_or_noexec_disk_is_said(tmp_path: Path, options: str, said: str) -> None:
+    mount = f"mount -t tmpfs -o {options} none {tmp_path}"
+    after = f"status=$?; find {tmp_path} -name '.*'; exit $status"
+    done = install(tmp_path, "unshare", "--mount", "sh", "-c", f'{mount}; "$@"; {after}', "x")
+    assert done.returncode == 3
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == "", "something unfinished was left"
+
+
+@pytest.mark.parametrize("name", ["INT", "TERM"])
+def test_a_stopped_install_says_so_and_leaves_nothing(tmp_path: Path, name: str) -> None:
+    done = install(tmp_path, "timeout", "--preserve-status", f"--signal={name}", "1.5")
+    assert done.returncode == 130
+    assert done.stderr.endswith("hpcenv: stopped; nothing half-made was left\n")
+    folder = tmp_path / "hpcenv/engines"
+    assert not folder.exists() or list(folder.iterdir()) == []
+
+
 def test_links_are_made_only_where_nothing_else_has_the_name(tmp_path: Path) -> None:
     (tmp_path / "singularity").write_text("somebody else's")
     links = provision.link_for_path(Path("/opt/engines/bin"), tmp_path)
