@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import IO, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 import requests
@@ -186,33 +187,51 @@ def _big_first(items: Sequence[Wanted]) -> list[Wanted]:
 def _bring(
     item: Wanted, blobs: Blobs, http: requests.Session, counter: _Counter, stop: threading.Event
 ) -> None:
-    folder = blobs.root / ".incoming"
-    folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / item.sha256
-    with _owned(folder / f"{item.sha256}.lock"):
+    partial = blobs.root / ".incoming" / item.sha256
+    partial.parent.mkdir(parents=True, exist_ok=True)
+    with _claimed(partial) as out:
         if blobs.has(item.sha256):  # another process brought it meanwhile
+            partial.unlink()
             counter.add(item.size, files=1)
             return
-        _fill(item, partial, http, counter, stop)
+        try:
+            _fill(item, out, http, counter, stop)
+        except Failure as failure:
+            # What has arrived so far is kept for the next attempt, unless it is wrong.
+            if isinstance(failure, Refused) or partial.stat().st_size == 0:
+                partial.unlink()
+            raise
+        out.flush()
         with publish(blobs.path(item.sha256)) as beside:
             partial.chmod(0o644)
             partial.rename(beside)
         counter.add(0, files=1)
 
 
+@contextlib.contextmanager
+def _claimed(partial: Path) -> Iterator[IO[bytes]]:
+    """Open a partial file for us alone, among threads and processes; what is in it stays."""
+    while True:
+        with partial.open("a+b") as out:
+            fcntl.flock(out, fcntl.LOCK_EX)
+            # Whoever had it before us may have finished and moved it away.
+            if partial.exists() and partial.stat().st_ino == os.fstat(out.fileno()).st_ino:
+                yield out
+                return
+
+
 def _fill(
-    item: Wanted, partial: Path, http: requests.Session, counter: _Counter, stop: threading.Event
+    item: Wanted, out: IO[bytes], http: requests.Session, counter: _Counter, stop: threading.Event
 ) -> None:
-    """Write the whole file to `partial`, and check it."""
+    """Write the whole file, from the first place that has it, and check it."""
     gone: list[str] = []
     for url in item.urls:
         try:
-            found = _from(url, item, partial, http, counter, stop)
+            found = _from(url, item, out, http, counter, stop)
         except _NotThere as absent:
             gone.append(f"{host_of(url)}: {absent}")
             continue
         if found != item.sha256:
-            partial.unlink()
             raise Refused(
                 f"{host_of(url)} gave another content: SHA-256 {found}, locked {item.sha256}",
                 where=item.name,
@@ -235,20 +254,14 @@ class _NotThere(Exception):
 def _from(
     url: str,
     item: Wanted,
-    partial: Path,
+    out: IO[bytes],
     http: requests.Session,
     counter: _Counter,
     stop: threading.Event,
 ) -> str:
     """Fetch one URL to its end, going on after each break; return the SHA-256 of the result."""
-    state = hashlib.sha256()
-    have = 0
-    if partial.is_file():
-        if partial.stat().st_size > item.size:
-            partial.unlink()
-        else:
-            have = _absorb(partial, state)
-            counter.add(have)
+    state, have = _so_far(out)
+    counter.add(have)
     tries = 0
     while have < item.size:
         before = have
@@ -259,15 +272,14 @@ def _from(
                 if isinstance(chunk, _FromStart):
                     counter.add(-have)
                     have, state = 0, hashlib.sha256()
-                    partial.unlink(missing_ok=True)
+                    out.truncate(0)
                     continue
-                if have + len(chunk) > item.size:
-                    return "of a longer file"
-                with partial.open("ab") as out:
-                    out.write(chunk)
+                out.write(chunk)
                 state.update(chunk)
                 have += len(chunk)
                 counter.add(len(chunk))
+                if have > item.size:
+                    return f"of a file longer than {item.size} bytes"
         except requests.exceptions.SSLError as error:
             raise _Unreachable(
                 f"{host_of(url)}'s certificate was not accepted ({_short(error)})",
@@ -285,10 +297,8 @@ def _from(
                 ) from None
             time.sleep(min(0.1 * 2**tries, 2.0))
         else:
-            if have == before and have < item.size:
-                tries += 1
-            if tries >= _TRIES:
-                return "of a shorter file"
+            if have < item.size:
+                return f"of a file of {have} bytes, not {item.size}"
     return state.hexdigest()
 
 
@@ -323,21 +333,14 @@ def _local(file: Path, start: int) -> Iterator[bytes]:
             yield chunk
 
 
-def _absorb(file: Path, state: hashlib._Hash) -> int:
-    size = 0
-    with file.open("rb") as source:
-        while chunk := source.read(1 << 20):
-            state.update(chunk)
-            size += len(chunk)
-    return size
-
-
-@contextlib.contextmanager
-def _owned(file: Path) -> Iterator[None]:
-    with file.open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-        file.unlink(missing_ok=True)
+def _so_far(out: IO[bytes]) -> tuple[hashlib._Hash, int]:
+    """Hash what an earlier attempt left."""
+    state, size = hashlib.sha256(), 0
+    out.seek(0)
+    while chunk := out.read(1 << 20):
+        state.update(chunk)
+        size += len(chunk)
+    return state, size
 
 
 def host_of(url: str) -> str:
