@@ -87,10 +87,10 @@ def launcher_version(text: str) -> Launcher | None:
     """Read what an MPI launcher says of itself; None if it is none that is known."""
     if "Open MPI" in text or "OpenRTE" in text:
         return Launcher(Family.OPENMPI, _version(rf"\((?:Open MPI|OpenRTE)\) ({_NUMBER})", text))
-    intel = re.search(r"Intel\(R\) MPI Library.*?Version (\d+)(?:\.(\d+)| Update 0*(\d+))?", text)
+    intel = re.search(r"Intel\(R\) MPI Library.*?Version (\d+(?:\.\d+)*)(?: Update 0*(\d+))?", text)
     if intel:
-        parts = [intel[1], intel[2] or intel[3]]
-        return Launcher(Family.INTEL, Version.parse(".".join(part for part in parts if part)))
+        number = f"{intel[1]}.{intel[2]}" if intel[2] else intel[1]
+        return Launcher(Family.INTEL, Version.parse(number))
     if "HYDRA build details" in text:
         return Launcher(None, _version(rf"^\s*Version:\s+({_NUMBER})", text))
     return None

@@ -7,6 +7,7 @@ nothing: two families share a folder in Debian, and a soname in Open MPI 1.10.
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import itertools
 import os
@@ -72,16 +73,11 @@ class _Place:
 
 @dataclass(frozen=True)
 class _Start:
-    """A launcher: the names that lead to one real file, and what it says of itself."""
+    """A launcher: where names lead to one real file, the best of them, and what it says."""
 
-    place: _Place
-    names: tuple[str, ...]
-    real: str
-    says: Fact[captured.Launcher]
-
-    @property
-    def name(self) -> str:
-        return self.names[0]
+    places: tuple[_Place, ...]
+    name: str
+    says: Known[captured.Launcher]
 
 
 def find_mpis(host: Host, pool: Executor) -> Fact[tuple[SiteMpi, ...]]:
@@ -96,19 +92,23 @@ def find_mpis(host: Host, pool: Executor) -> Fact[tuple[SiteMpi, ...]]:
     places = _places(host, modules)
     root = open_rootfs(host.root)
     starts = _starts(host, places, pool)
-    libraries = dict(zip(places, (_libraries(root, place.folder) for place in places), strict=True))
+    libraries = {place: _libraries(root, place.folder) for place in places}
     found: dict[str, SiteMpi] = {}
     for start in starts:
-        library = _matching(start, libraries[start.place])
-        mpi = _site_mpi(host, root, start, library)
+        place, library = _matching(root, start, libraries)
+        mpi = _described(
+            root,
+            place,
+            Known(start.name, "read", start.places[0].why),
+            _completed(host, place, library or _not_found(start)),
+        )
         family = value_of(mpi.library.family)
-        key = mpi.library.file or f"{mpi.prefix} {family}"
         # mpirun and mpiexec may be two programs of one installation.
-        found.setdefault(key, mpi)
+        found.setdefault(mpi.library.file or f"{mpi.prefix} {family}", mpi)
     for place, candidates in libraries.items():
         for library in candidates:
             if library.file not in found:
-                found[library.file] = _without_launcher(host, root, place, library)
+                found[library.file] = _without_launcher(root, place, library)
     named = tuple(_named(list(found.values())))
     looked = (
         f"PATH ({len(host.path)} folders), {modules.files} modulefiles"
@@ -158,20 +158,23 @@ def _programs(host: Host, folder: str, patterns: Sequence[str]) -> Iterator[str]
 def _starts(host: Host, places: Iterable[_Place], pool: Executor) -> list[_Start]:
     """Find the launchers, and ask each real file once what it is."""
     names: dict[str, list[str]] = {}
-    where: dict[str, _Place] = {}
+    where: dict[str, list[_Place]] = {}
     for place in places:
         for name in sorted(_programs(host, place.folder, _LAUNCHERS), key=_plain_first):
             real = str(host.at(name).resolve())
             names.setdefault(real, []).append(name)
-            where.setdefault(real, place)
+            where.setdefault(real, []).append(place)
     said = pool.map(
         lambda real: host.ran([names[real][0], "--version"], captured.launcher_version, _ASK), names
     )
-    starts = [
-        _Start(where[real], tuple(sorted(names[real], key=lambda n: _steady(host, n))), real, says)
-        for real, says in zip(list(names), said, strict=True)
-    ]
-    return [start for start in starts if isinstance(start.says, Known)]
+    starts = []
+    for real, says in zip(list(names), said, strict=True):
+        if isinstance(says, Known):
+            # A link in a folder of links leads to where the library is.
+            home = replace(where[real][0], folder=real.rpartition("/")[0])
+            best = min(names[real], key=lambda name: _steady(host, name))
+            starts.append(_Start((*dict.fromkeys(where[real]), home), best, says))
+    return starts
 
 
 def _plain_first(name: str) -> tuple[bool, bool, str]:
@@ -194,26 +197,34 @@ def _libraries(root: RootFs, folder: str) -> tuple[Mpi, ...]:
     below = [f"{prefix}/{lib}" for lib in _BELOW_PREFIX]
     if prefix == "/usr":
         below = list(library_folders(root, platform.machine()))
-    found: dict[str, Mpi] = {}
+    read: dict[str, Mpi] = {}
     for path in root.find(*(f"{lib}/{name}" for lib in below for name in _LIBRARIES)):
         real = root.resolve(path)
-        if real is None or real in found:
+        if real is None or real in read:
             continue
-        try:
-            found[real] = mpi_facts(root, real)
-        except BadInput:
-            continue  # a linker script, a library of another machine
+        with contextlib.suppress(BadInput):  # a linker script, a library of another machine
+            read[real] = mpi_facts(root, real)
+    # Wheels hold copies where others have links; the one whose name tells its ABI says most.
+    found: dict[tuple[object, ...], Mpi] = {}
+    for library in sorted(read.values(), key=lambda library: isinstance(library.abi, Unknown)):
+        here = library.file.rpartition("/")[0]
+        found.setdefault((here, value_of(library.family), value_of(library.version)), library)
     return tuple(found.values())
 
 
 # -- what belongs together -----------------------------------------------------------------------
 
 
-def _matching(start: _Start, libraries: Sequence[Mpi]) -> Mpi | None:
-    says = start.says
-    assert isinstance(says, Known)
-    fitting = [library for library in libraries if _fits(says.value, library)]
-    return fitting[0] if fitting else None
+def _matching(
+    root: RootFs, start: _Start, libraries: dict[_Place, tuple[Mpi, ...]]
+) -> tuple[_Place, Mpi | None]:
+    """Return the library that says the same as a launcher, and the place under whose prefix."""
+    for place in start.places:
+        known = libraries.get(place)
+        for library in _libraries(root, place.folder) if known is None else known:
+            if _fits(start.says.value, library):
+                return place, library
+    return start.places[0], None
 
 
 def _fits(launcher: captured.Launcher, library: Mpi) -> bool:
@@ -231,14 +242,7 @@ def _fits(launcher: captured.Launcher, library: Mpi) -> bool:
     return version.release == launcher.version.release
 
 
-def _site_mpi(host: Host, root: RootFs, start: _Start, library: Mpi | None) -> SiteMpi:
-    launcher: Fact[str] = Known(start.name, "read", start.place.why)
-    facts = library or _not_found(start)
-    facts = _completed(host, start, facts)
-    return _described(root, start.place, launcher, facts)
-
-
-def _without_launcher(host: Host, root: RootFs, place: _Place, library: Mpi) -> SiteMpi:
+def _without_launcher(root: RootFs, place: _Place, library: Mpi) -> SiteMpi:
     family, version = value_of(library.family), value_of(library.version)
     missing = Unknown(
         f"no launcher in {place.folder} says that it is {family or 'of its kind'} {version or ''}",
@@ -292,9 +296,9 @@ def _named(mpis: list[SiteMpi]) -> Iterator[SiteMpi]:
 
 def _not_found(start: _Start) -> Mpi:
     says = start.says
-    assert isinstance(says, Known)
-    folder = start.place.folder.rpartition("/")[0]
-    missing = Unknown(f"no library that fits {start.name} lies under {folder}/lib*", _ASK)
+    prefixes = [place.folder.rpartition("/")[0] for place in start.places]
+    folders = ", ".join(f"{prefix}/lib*" for prefix in dict.fromkeys(prefixes))
+    missing = Unknown(f"no library that fits {start.name} lies under {folders}", _ASK)
     launcher = says.value
     return Mpi(
         family=Known(launcher.family, "ran", says.where) if launcher.family else missing,
@@ -308,21 +312,21 @@ def _not_found(start: _Start) -> Mpi:
     )
 
 
-def _completed(host: Host, start: _Start, library: Mpi) -> Mpi:
+def _completed(host: Host, place: _Place, library: Mpi) -> Mpi:
     """Ask the installation's own tool for what is not known yet."""
     facts = (library.family, library.version, library.abi, library.pmi, library.transports)
     if not any(isinstance(fact, Unknown) for fact in facts):
         return library
     family = value_of(library.family)
     if family is Family.OPENMPI:
-        return _from_ompi_info(host, start, library)
+        return _from_ompi_info(host, place, library)
     if family in (None, Family.MPICH, Family.MVAPICH):
-        return _from_mpichversion(host, start, library)
+        return _from_mpichversion(host, place, library)
     return library
 
 
-def _from_ompi_info(host: Host, start: _Start, library: Mpi) -> Mpi:
-    tool = _beside(host, start, ("ompi_info",))
+def _from_ompi_info(host: Host, place: _Place, library: Mpi) -> Mpi:
+    tool = _beside(host, place, ("ompi_info",))
     said = host.ran([tool, "--parsable"], captured.ompi_info, _ASK) if tool else None
     if not isinstance(said, Known) or not _same(said.value.version, library.version):
         return library
@@ -335,8 +339,8 @@ def _from_ompi_info(host: Host, start: _Start, library: Mpi) -> Mpi:
     )
 
 
-def _from_mpichversion(host: Host, start: _Start, library: Mpi) -> Mpi:
-    tool = _beside(host, start, ("mpichversion", "mpich2version", "mpiname"))
+def _from_mpichversion(host: Host, place: _Place, library: Mpi) -> Mpi:
+    tool = _beside(host, place, ("mpichversion", "mpich2version", "mpiname"))
     argv = [tool or "", "-a"] if tool and tool.endswith("mpiname") else [tool or ""]
     said = host.ran(argv, captured.mpichversion, _ASK) if tool else None
     if not isinstance(said, Known) or not _same(said.value.version, library.version):
@@ -351,8 +355,8 @@ def _from_mpichversion(host: Host, start: _Start, library: Mpi) -> Mpi:
     )
 
 
-def _beside(host: Host, start: _Start, names: Sequence[str]) -> str | None:
-    return next(_programs(host, start.place.folder, names), None)
+def _beside(host: Host, place: _Place, names: Sequence[str]) -> str | None:
+    return next(_programs(host, place.folder, names), None)
 
 
 def _same(said: Version | None, known: Fact[Version]) -> bool:

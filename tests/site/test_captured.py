@@ -218,6 +218,11 @@ def test_slurm_version(text: str, version: str | None) -> None:
             Family.INTEL,
             "2019.8",
         ),
+        (
+            "Intel(R) MPI Library for Linux* OS, Version 2021.18.1 Build 20260626 (id: b44796a)\n",
+            Family.INTEL,
+            "2021.18.1",
+        ),
         ("Intel(R) MPI Library for Linux* OS, Version 2018 Build 20170713\n", Family.INTEL, "2018"),
         (
             "HYDRA build details:\n    Version:                                 4.2.0\n"
