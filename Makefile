@@ -28,7 +28,7 @@ campaign: ## what takes too long for every change
 
 docs: ## the documentation as a site in build-docs/
 	@scripts/setup docs
-	@.venv/bin/python -m mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs build --strict --quiet
 	@echo "build-docs/index.html"
 
 bench: ## measure, and write benchmarks/results and the tables of docs/benchmarks.md

@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import enum
+import functools
 import json
 import re
 import tomllib
@@ -231,7 +232,7 @@ def _decode_plain(kind: Any, data: object, path: str) -> Any:
 def _decode_dataclass(kind: Any, data: object, path: str) -> Any:
     if not isinstance(data, Mapping):
         raise _Bad([Problem(path, f"should be a table, is {_show(data)}")])
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)
     fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
     problems: list[Problem] = []
     values: dict[str, Any] = {}
@@ -325,7 +326,7 @@ def _decode_all(parts: Iterable[tuple[str, Any, object]]) -> list[Any]:
 
 def _decode_known(kind: Any, data: object, path: str) -> Known[Any]:
     if isinstance(data, Mapping) and set(data) == {"value", "how", "where"}:
-        how = decode(typing.get_type_hints(Known)["how"], data["how"], _join(path, "how"))
+        how = decode(_hints(Known)["how"], data["how"], _join(path, "how"))
         where = decode(str, data["where"], _join(path, "where"))
         return Known(_decode_value(kind, data["value"], _join(path, "value")), how, where)
     # What a person wrote without saying how it was learnt is declared by that person.
@@ -399,8 +400,14 @@ def _none_if_left_out(field: dataclasses.Field[Any]) -> bool:
     return required(field) or field.default is None
 
 
+@functools.cache
+def _hints(kind: Any) -> dict[str, Any]:
+    # Evaluating a type's annotations costs more than all the rest of decoding it.
+    return typing.get_type_hints(kind)
+
+
 def _tag(kind: Any) -> str | None:
-    hint = typing.get_type_hints(kind).get("kind")
+    hint = _hints(kind).get("kind")
     return get_args(hint)[0] if get_origin(hint) is typing.Literal else None
 
 
