@@ -27,6 +27,7 @@ def validate_mpi(
     Exit status 1 where prediction and outcome differ, or nothing works.
     """
     import os
+    import shlex
 
     import hpcenv
     from hpcenv.base.record import dump_json
@@ -66,7 +67,12 @@ def validate_mpi(
         seen,
         nodes=nodes,
         ranks=ranks,
-        site_option=about.named,
+        options=shlex.join(
+            word
+            for option, value in (("--site", site), ("--launcher", launcher))
+            if value
+            for word in (option, value)
+        ),
         hpcenv=hpcenv.__version__,
     )
     output.show(dump_json(made) if as_json else reports.render(made))

@@ -86,15 +86,15 @@ def report(
     *,
     nodes: int,
     ranks: int,
-    site_option: str,
+    options: str,
     hpcenv: str,
 ) -> Report:
     """Put predictions and outcomes together.
 
     Parameters
     ----------
-    site_option : str
-        What was given as ``--site``; empty where this machine was looked at.
+    options : str
+        What `hpcenv run` must be given, besides the ranks, to look at the same site and launches.
     hpcenv : str
         The version that says so.
     """
@@ -114,7 +114,7 @@ def report(
         ranks=ranks,
         rows=rows,
         verdict=verdict,
-        next=_next(rows, good, name, site_option, nodes, ranks),
+        next=_next(rows, good, name, options, nodes, ranks),
         status=status,
     )
 
@@ -215,7 +215,8 @@ def _told(row: Row) -> Iterable[str]:
     if seen.outlook is not None:
         took = f" ({seen.seconds:.1f} s)" if seen.seconds is not None else ""
         yield f"seen     {_plain(row.launch)}: {seen.says}{took}"
-    yield from (f"    {line}" for line in seen.said)
+    if row.differs or row.predicted is Outlook.UNKNOWN:
+        yield from (f"    {line}" for line in seen.said)
     for surprise in seen.surprises:
         yield f"surprise {_plain(row.launch)}: {surprise}"
 
@@ -238,11 +239,13 @@ def _findings(rows: Sequence[Row]) -> list[str]:
 
 
 def _next(
-    rows: Sequence[Row], good: Row | None, name: str, site: str, nodes: int, ranks: int
+    rows: Sequence[Row], good: Row | None, name: str, options: str, nodes: int, ranks: int
 ) -> str:
     if good is not None:
-        options = (f" --site {site}" if site else "") + (f" -N {nodes}" if nodes > 1 else "")
-        return f"hpcenv run {name}{options} -n {ranks} -- COMMAND …"
+        over = f"-N {nodes}" if nodes > 1 else ""
+        return " ".join(
+            filter(None, ["hpcenv run", name, options, over, f"-n {ranks} -- COMMAND …"])
+        )
     rules = [finding.rule for row in rows for finding in row.findings if finding.predicts]
     return f"hpcenv explain {rules[0]}" if rules else ""
 
