@@ -10,7 +10,7 @@ from hpcenv.compat.rules.horovod import HVD001, HVD002
 from hpcenv.compat.rules.isolation import SHM001, SHM002
 from hpcenv.compat.rules.known import IMAGE001, SITE001
 from hpcenv.compat.rules.libc import LIBC001
-from hpcenv.compat.rules.pmi import PMI001, PMI002
+from hpcenv.compat.rules.pmi import PMI001
 from hpcenv.compat.rules.pmix import PMIX001, PMIX002, PMIX003
 
 RULES: tuple[Rule, ...] = (
@@ -19,7 +19,6 @@ RULES: tuple[Rule, ...] = (
     ARCH001,
     MPI001,
     PMI001,
-    PMI002,
     PMIX001,
     PMIX002,
     PMIX003,

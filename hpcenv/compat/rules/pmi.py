@@ -1,4 +1,4 @@
-"""PMI001 and PMI002: the image's MPI speaks what `srun --mpi=` serves."""
+"""PMI001: the ranks' MPI speaks what `srun --mpi=` serves."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from hpcenv.base.known import Unknown, value_of
+from hpcenv.base.version import Version
 from hpcenv.compat.model import Finding, Outlook, Rule, Severity
 from hpcenv.compat.rules.family import alone
 from hpcenv.compat.rules.words import called, evidence_of, loaded_mpi, missing, read
-from hpcenv.compat.tables import table
+from hpcenv.compat.tables import table, within
 from hpcenv.image.facts import Family, ImageFacts, Mpi, Pmi
 from hpcenv.launch.model import Launch, Mend
 from hpcenv.site.model import SiteProfile
@@ -30,14 +31,41 @@ class _Serves:
 
 
 @dataclass(frozen=True)
+class _Exception:
+    library: Family
+    type: str
+    outlook: Outlook
+    why: str
+    remedy: str
+    source: str
+    since: Version | None = None
+    below: Version | None = None
+
+
+@dataclass(frozen=True)
 class _Table:
     serves: tuple[_Serves, ...]
+    exception: tuple[_Exception, ...]
+
+
+def _plain(mpi_type: str) -> str:
+    return re.sub(r"^pmix_v\d+$", "pmix", mpi_type)
 
 
 def served(mpi_type: str) -> frozenset[Pmi] | None:
     """Return what a type of `srun --mpi=` serves; None where it is not known here."""
-    plain = re.sub(r"^pmix_v\d+$", "pmix", mpi_type)
-    return next((row.pmi for row in table(_Table, "pmi").serves if row.type == plain), None)
+    rows = table(_Table, "pmi").serves
+    return next((row.pmi for row in rows if row.type == _plain(mpi_type)), None)
+
+
+def _excepted(kind: str, mpi: Mpi) -> _Exception | Unknown | None:
+    for row in table(_Table, "pmi").exception:
+        if row.library is value_of(mpi.family) and row.type == _plain(kind):
+            if isinstance(mpi.version, Unknown):
+                return mpi.version
+            if within(mpi.version.value, row.since, row.below):
+                return row
+    return None
 
 
 def _check(site: SiteProfile, image: ImageFacts, launch: Launch) -> Iterator[Finding]:
@@ -56,6 +84,21 @@ def _check(site: SiteProfile, image: ImageFacts, launch: Launch) -> Iterator[Fin
         return
     if isinstance(mpi.pmi, Unknown):
         yield missing("PMI001", _SUBJECT, f"what {called(mpi)} speaks", mpi.pmi)
+        return
+    row = _excepted(kind, mpi)
+    if isinstance(row, Unknown):
+        yield missing("PMI001", _SUBJECT, f"the version of {whose}'s MPI", row)
+        return
+    if row is not None:
+        yield Finding(
+            rule="PMI001",
+            severity=Severity.ERROR,
+            subject=_SUBJECT,
+            says=f"{called(mpi)} under --mpi={kind}: {row.why}",
+            evidence=evidence_of(whose, mpi) + read(f"{whose}'s PMI", mpi.pmi),
+            remedy=row.remedy,
+            predicts=row.outlook,
+        )
         return
     if serves & mpi.pmi.value:
         if mpi.family.value not in _SEEN:
@@ -103,7 +146,7 @@ def _other(site: SiteProfile, launch: Launch, speaks: frozenset[Pmi]) -> Launch 
 
 PMI001 = Rule(
     id="PMI001",
-    title="The image's MPI speaks what srun serves",
+    title="The MPI that the ranks load speaks what srun serves",
     reads=frozenset(
         {
             "image.mpis.family",
@@ -116,45 +159,12 @@ PMI001 = Rule(
     ),
     check=_check,
     doc="""\
-Under srun the library of the image talks to a plug-in of Slurm. Open MPI 5 speaks PMIx alone;
+Under srun the library that the ranks load (the image's, or the host's in the bind model) talks to a plug-in of Slurm. Open MPI 5 speaks PMIx alone;
 Open MPI 4 speaks PMI-1 or PMI-2 only where it was built with Slurm's libraries (its components
 mca_pmix_s1 and mca_pmix_s2 tell); MPICH speaks PMI-1, newer ones PMI-2, and PMIx only where it was
-linked to libpmix. Where nothing fits, Open MPI stops in MPI_Init, and MPICH runs N worlds of one
+linked to libpmix; Intel MPI speaks PMI-1 since 2021. Where nothing fits, Open MPI stops in MPI_Init, and MPICH runs N worlds of one
 rank (since 4.3 it stops, too, where PMIX_RANK is set).
 
 Remedy: the type that fits. `srun --mpi=list` shows what a site has.""",
     tables=("pmi", "family"),
-)
-
-
-def _intel(site: SiteProfile, image: ImageFacts, launch: Launch) -> Iterator[Finding]:
-    loaded = loaded_mpi(site, image, launch)
-    if launch.launcher != "srun" or loaded is None:
-        return
-    mpi, whose = loaded
-    if value_of(mpi.family) is not Family.INTEL or launch.mpi_type != "pmi2":
-        return
-    yield Finding(
-        rule="PMI002",
-        severity=Severity.ERROR,
-        subject="Intel MPI under srun",
-        says="Intel MPI speaks PMI-2 only through a library that I_MPI_PMI_LIBRARY names",
-        evidence=evidence_of(whose, mpi),
-        remedy=(
-            "bind Slurm's libpmi2.so into the image and "
-            "export I_MPI_PMI_LIBRARY=/path/in/image/libpmi2.so"
-        ),
-        predicts=Outlook.SINGLETONS,
-    )
-
-
-PMI002 = Rule(
-    id="PMI002",
-    title="Intel MPI under srun needs Slurm's PMI-2 library",
-    reads=frozenset({"image.mpis.family"}),
-    check=_intel,
-    doc="""\
-Intel MPI carries no client for Slurm's PMI-2; it loads the library that I_MPI_PMI_LIBRARY names
-(Slurm MPI Users Guide). In a container that is the host's libpmi2.so, bound into the image with
-what it needs. Without it each process is rank 0 of 1. Its own launcher needs nothing of this.""",
 )
