@@ -52,7 +52,7 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _TOOLS = {
     "mmdebstrap": "mmdebstrap",
     "dpkg-scanpackages": "dpkg-dev",
-    "sqfstar": "squashfs-tools",
+    "mksquashfs": "squashfs-tools",
     "unshare": "util-linux",
     "tar": "tar",
 }
@@ -81,7 +81,9 @@ def build(
     work = _Work(lock, plan(lock), engine, store, say)
     key = work.keys[work.plan.final]
     if store.with_key(key) is None:
-        with store.locked(key, lambda: say("another build of this image is running; waiting")):
+        with store.locked(
+            f"pack-{key}", lambda: say("another build of this image is running; waiting")
+        ):
             if store.with_key(key) is None:
                 work.make()
     image = store.tag(name, tag, key)
@@ -110,7 +112,7 @@ class _Work:
         self._pack(final)
 
     def _sweep(self) -> None:
-        for folder in (self.store.stages, self.store.packed(Digest("")).parent):
+        for folder in (self.store.stages, self.store.packed):
             if folder.is_dir():
                 sweep(folder)
         sweep_trees(self.store.scratch)
@@ -273,7 +275,7 @@ class _Work:
             runscript=files["/.singularity.d/runscript"],
         )
         key = self.keys[final.name]
-        with publish(self.store.packed(key)) as beside:
+        with publish(self.store.packed / key) as beside:
             beside.mkdir()
             sif = beside / SIF
             tool = pack.pack(sif, lambda out: layers.write_tree(chain, out, self.plan.epoch), about)

@@ -378,6 +378,12 @@ def digest_of_lock(lock: Lock) -> Digest:
     return Digest(hashlib.sha256(dump_json(lock).encode()).hexdigest())
 
 
+def default_tag(lock: Lock) -> str:
+    """Return the tag of an image that nobody named: the lock's date and its digest's beginning."""
+    day = datetime.fromtimestamp(lock.epoch, UTC).strftime("%Y.%m.%d")
+    return f"{day}-{digest_of_lock(lock)[:8]}"
+
+
 def _labels(lock: Lock, about: manifest.Manifest) -> dict[str, str]:
     created = datetime.fromtimestamp(lock.epoch, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     labels = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 import hpcenv
-from hpcenv.cli import engine, explain, lock, output, recipe, run, site, validate
+from hpcenv.cli import build, engine, explain, lock, output, recipe, run, site, validate
 
 app = typer.Typer(
     name="hpcenv",
@@ -21,6 +21,9 @@ app.add_typer(engine.app, name="engine")
 app.add_typer(site.app, name="site")
 app.add_typer(recipe.app, name="recipe")
 app.command("lock")(lock.lock)
+app.command("build")(build.build)
+app.command("render")(build.render)
+app.add_typer(build.app, name="image")
 app.command("fetch")(lock.fetch)
 app.command("explain")(explain.explain)
 app.command("validate-mpi")(validate.validate_mpi)

@@ -1,6 +1,6 @@
 """A root file system into a SIF whose bytes follow from its content.
 
-SquashFS, compressed by zstd at level 3, is written by ``sqfstar`` from a tar stream straight to
+SquashFS, compressed by zstd at level 3, is written by ``mksquashfs`` from a tar stream straight to
 its place in the SIF. What a SIF otherwise has at random or of the clock, its UUID and its times,
 is made from the content and from the epoch.
 """
@@ -96,17 +96,17 @@ def version() -> str:
     Outside
         If it is not installed.
     """
-    # It ends with status 1 also when only asked for its version.
-    lines = run(["sqfstar", "-version"], deadline=20).out.splitlines()
-    return " ".join(lines[0].split()[:3]) if lines else "sqfstar"
+    lines = run(["mksquashfs", "-version"], deadline=20).out.splitlines()
+    return " ".join(lines[0].split()[:3]) if lines else "mksquashfs"
 
 
 def _squash(out: Path, feed: Callable[[IO[bytes]], None], start: int, epoch: int) -> None:
     argv = [
-        *("sqfstar", "-comp", "zstd", "-Xcompression-level", str(LEVEL), "-mem", _MEMORY),
+        *("mksquashfs", "-", str(out), "-tar", "-noappend", "-offset", str(start)),
+        *("-comp", "zstd", "-Xcompression-level", str(LEVEL), "-mem", _MEMORY),
         *("-mkfs-time", str(epoch), "-all-time", str(epoch), "-root-time", str(epoch)),
         *("-root-mode", "755", "-root-uid", "0", "-root-gid", "0"),
-        *("-offset", str(start), "-no-progress", "-quiet", str(out)),
+        *("-no-progress", "-quiet"),
     ]
     try:
         process = subprocess.Popen(
@@ -115,7 +115,7 @@ def _squash(out: Path, feed: Callable[[IO[bytes]], None], start: int, epoch: int
         )  # fmt: skip
     except OSError as error:
         raise Outside(
-            f"cannot start sqfstar: {error.strerror}",
+            f"cannot start mksquashfs: {error.strerror}",
             remedy="sudo apt-get install -y squashfs-tools",
         ) from None
     assert process.stdin is not None and process.stdout is not None
@@ -131,7 +131,7 @@ def _squash(out: Path, feed: Callable[[IO[bytes]], None], start: int, epoch: int
         process.kill()
         process.wait()
     if status != 0 or _magic(out, start) != _SQUASH_MAGIC:
-        raise Outside(f"sqfstar ended with status {status}: {told[-2000:]}", where=str(out))
+        raise Outside(f"mksquashfs ended with status {status}: {told[-2000:]}", where=str(out))
 
 
 def _magic(out: Path, start: int) -> bytes:

@@ -53,7 +53,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Image:
-    """An image of the store."""
+    """An image of the store; `folder` is the link that its tag is."""
 
     name: str
     tag: str
@@ -131,7 +131,7 @@ class Store:
     def images(self) -> list[Image]:
         """Return all images, by name and tag; the user's own hide shared ones of the same name."""
         found = {
-            (link.parent.name, link.name): Image(link.parent.name, link.name, link.resolve())
+            (link.parent.name, link.name): Image(link.parent.name, link.name, link)
             for root in (self.shared, self.root)
             if root is not None
             for link in (root / "images").glob("*/*")
@@ -147,14 +147,12 @@ class Store:
     def tag(self, name: str, tag: str, key: Digest) -> Image:
         """Point ``name:tag`` to the image packed from a stage."""
         link = self.root / "images" / name / tag
-        target = Path("../../packed") / key
-        if not (link.is_symlink() and link.readlink() == target):
-            with publish(link) as beside:
-                beside.symlink_to(target)
-        return Image(name, tag, link.resolve())
+        with publish(link) as beside:
+            beside.symlink_to(Path("../../packed") / key)
+        return Image(name, tag, link)
 
     def find(self, ref: str) -> Image | Path:
-        """Return the image of ``name:tag`` or ``name`` (its newest tag), or the path of a file.
+        """Return the image of ``name:tag`` or ``name`` (the last one tagged), or a file's path.
 
         Raises
         ------
@@ -168,7 +166,7 @@ class Store:
         name, _, tag = ref.partition(":")
         matching = [image for image in images if image.name == name and tag in ("", image.tag)]
         if matching:
-            return max(matching, key=lambda image: image.folder.stat().st_mtime)
+            return max(matching, key=lambda image: image.folder.lstat().st_mtime_ns)
         known = [str(image) for image in images]
         near = difflib.get_close_matches(ref, [*known, *{image.name for image in images}], 3, 0.5)
         if "/" in ref or path.suffix == ".sif":
