@@ -7,12 +7,10 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 
-from hpcenv.base.errors import Outside
-from hpcenv.base.known import Fact, Known, Unknown
-from hpcenv.base.process import run
+from hpcenv.base.known import Fact, Known, Unknown, map_fact
 from hpcenv.base.version import Version
 from hpcenv.site import captured
-from hpcenv.site.host import DEADLINE_S, Host
+from hpcenv.site.host import Host
 from hpcenv.site.model import HostEngine
 
 _COMMANDS = ("apptainer", "singularity", "podman", "docker")
@@ -46,15 +44,13 @@ def engines(host: Host, pool: Executor, more: Sequence[Path] = ()) -> Fact[tuple
     return Known(tuple(described.values()), "ran", where)
 
 
-def privileged(found: Fact[tuple[HostEngine, ...]], uid: int) -> Fact[bool]:
+def privileged(found: Fact[tuple[HostEngine, ...]]) -> Fact[bool]:
     """Tell whether the containers of a node's ranks share the host's user namespace.
 
     Parameters
     ----------
     found : Fact[tuple of HostEngine]
         The engines; the first that runs SIF images counts, else the first whose modes are known.
-    uid : int
-        Of the user who asked: 0 needs no namespace.
     """
     if isinstance(found, Unknown):
         return Unknown(found.why, found.ask)
@@ -135,13 +131,10 @@ def _no_user_namespaces(host: Host) -> str | None:
 
 
 def _docker_modes(host: Host, path: str) -> Fact[frozenset[str]]:
-    ask = "with its daemon running: docker info"
-    command = [path, "info", "--format", "{{.SecurityOptions}}"]
-    try:
-        outcome = run(command, deadline=DEADLINE_S, env=host.env)
-    except Outside as failure:
-        return Unknown(failure.says, ask)
-    if not outcome.ok or not outcome.out.strip().startswith("["):
-        return Unknown("docker info reaches no daemon", ask)
-    rootless = "name=rootless" in outcome.out
-    return Known(frozenset({"userns" if rootless else "daemon"}), "ran", "docker info")
+    info = host.ran(
+        [path, "info", "--format", "{{.SecurityOptions}}"],
+        lambda text: text if text.startswith("[name=") else None,
+        "with its daemon running: docker info",
+    )
+    mode = map_fact(info, lambda text: "userns" if "name=rootless" in text else "daemon")
+    return map_fact(mode, lambda name: frozenset({name}))

@@ -72,6 +72,6 @@ def detect(
             gpus=hardware.gpus(host, gpus_elsewhere()),
             fabrics=hardware.fabrics(host),
             engines=found_engines(),
-            privileged=containers.privileged(found_engines(), os.geteuid()),
+            privileged=containers.privileged(found_engines()),
             mirrors=mirrors(),
         )

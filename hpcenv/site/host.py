@@ -78,7 +78,7 @@ class Host:
         parse: Callable[[str], T | None],
         ask: str,
         *,
-        env: Mapping[str, str] | None = None,
+        deadline: float = DEADLINE_S,
     ) -> Fact[T]:
         """Learn a fact from what a program prints, on whichever stream.
 
@@ -86,21 +86,19 @@ class Host:
         ----------
         argv : sequence of str
             The program, by name on PATH or by absolute path, and its arguments.
-        env : mapping, optional
-            More environment for it.
+        deadline : float
+            Seconds after which it is ended and counts as silent.
         """
         program = argv[0] if argv[0].startswith("/") else self.program(argv[0])
         if program is None:
             return Unknown(f"{argv[0]} is on none of PATH's {len(self.path)} folders", ask)
         line = " ".join(argv)
         try:
-            outcome = run(
-                [program, *argv[1:]], deadline=DEADLINE_S, env={**self.env, **(env or {})}
-            )
+            outcome = run([program, *argv[1:]], deadline=deadline, env=self.env)
         except Outside as failure:
             return Unknown(failure.says, ask)
         if outcome.timed_out:
-            return Unknown(f"{line} did not end within {DEADLINE_S:.0f} s", ask)
+            return Unknown(f"{line} did not end within {deadline:.0f} s", ask)
         value = parse(outcome.out + "\n" + outcome.err)
         if value is not None:
             return Known(value, "ran", line)

@@ -13,6 +13,8 @@ from hpcenv.site.libraries import spoken_versions
 from hpcenv.site.model import Slurm
 
 _ASK = "where Slurm works: srun --version; srun --mpi=list"
+# Slurm's commands try a controller that does not answer for ten seconds; one that lives answers.
+_CONTROLLER_S = 3.0
 _PLUGINS = (
     "/usr/lib/*-linux-gnu/slurm*",
     "/usr/lib64/slurm",
@@ -39,7 +41,8 @@ def scheduled_gpus(host: Host) -> str | None:
     """Return what Slurm calls the GPUs of its nodes, None where it knows of none."""
     if host.program("sinfo") is None:
         return None
-    fact = host.ran(["sinfo", "-h", "-o", "%G"], _gpu_kinds, "sinfo -o %G")
+    argv = ["sinfo", "-h", "-o", "%G"]
+    fact = host.ran(argv, _gpu_kinds, "sinfo -o %G", deadline=_CONTROLLER_S)
     return fact.value if isinstance(fact, Known) else None
 
 
