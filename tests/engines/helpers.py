@@ -104,14 +104,22 @@ def driver(person: Person) -> tuple[str | Path, ...]:
     return "/usr/bin/python3", DRIVER if person.tools == ROOT else person.tools / "driver.py"
 
 
-def install(data: Path, *prefix: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run `hpcenv engine install` with `data` as the user's data folder."""
-    return subprocess.run(
+def installing(data: Path, *prefix: str | Path) -> subprocess.Popen[str]:
+    """Start `hpcenv engine install` with `data` as the user's data folder."""
+    return subprocess.Popen(
         [*prefix, Path(sys.executable).with_name("hpcenv"), "engine", "install"],
         env={**os.environ, "XDG_DATA_HOME": str(data)},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def install(data: Path, *prefix: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run it to its end."""
+    process = installing(data, *prefix)
+    out, err = process.communicate()
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 def until(true: Callable[[], bool], seconds: float = 20.0) -> None:
