@@ -49,11 +49,11 @@ class Platform:
         yield from compatible_tags(version, f"cp{version[0]}{version[1]}", platforms)
 
     def _platforms(self) -> Iterator[str]:
+        yield f"linux_{self.arch}"
         for minor in range(self.glibc, _OLDEST[self.arch] - 1, -1):
             yield f"manylinux_2_{minor}_{self.arch}"
             if minor in _LEGACY:
                 yield f"{_LEGACY[minor]}_{self.arch}"
-        yield f"linux_{self.arch}"
 
 
 @dataclass(frozen=True)

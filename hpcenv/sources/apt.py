@@ -137,17 +137,24 @@ class Suite:
         return self.folder / "lists"
 
     def _uris(self, arguments: list[str]) -> tuple[Deb, ...]:
-        outcome = _apt_get(self.folder, ["-qq", "-y", "--print-uris", *arguments], _SOLVE_S)
+        outcome = _apt_get(self.folder, ["-y", "--print-uris", *arguments], _SOLVE_S)
         if not outcome.ok:
             lines = [line for line in outcome.err.splitlines() + outcome.out.splitlines() if line]
             absent = [m[1] for line in lines if (m := re.search(r"locate package (\S+)", line))]
-            absent += [m[1] for line in lines if (m := re.search(r"Version '.+' for '(.+)'", line))]
+            absent += [
+                f"{m[2]}={m[1]}"
+                for line in lines
+                if (m := re.search(r"Version '(.+)' for '(.+)' was not found", line))
+            ]
             if absent:
                 raise BadInput(
                     f"{self.name} has no package {', '.join(map(repr, absent))}",
                     remedy="apt-cache search WORD lists what there is; see [base] packages",
                 )
-            told = "\n    ".join(line for line in lines if not line.startswith("W:"))
+            unmet = [
+                line.strip() for line in lines if re.search(r":\s(Pre)?-?Depends:|Conflicts:", line)
+            ]
+            told = "\n    ".join(unmet or [line for line in lines if line.startswith("E:")])
             raise BadInput(f"{self.name}: apt found no way to install this together\n    {told}")
         return tuple(
             self._deb(match)

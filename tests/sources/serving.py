@@ -44,8 +44,14 @@ def serving() -> Iterator[Site]:
             if content is None:
                 self.send_error(404)
                 return
-            start = int(span.removeprefix("bytes=").rstrip("-")) if span and site.ranges else 0
+            # Without a Last-Modified of ours nobody can know that a part is of this file.
+            ranged = span and site.ranges and "If-Range" not in self.headers
+            start = int(span.removeprefix("bytes=").rstrip("-")) if ranged else 0
             self.send_response(206 if start else 200)
+            if start:
+                self.send_header(
+                    "Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}"
+                )
             self.send_header("Content-Length", str(len(content) - start))
             self.send_header("Content-Type", site.types.get(self.path, "text/html"))
             self.end_headers()
