@@ -25,8 +25,8 @@ from hpcenv.engines.engine import Bind, Complaint
 OLDEST = {"apptainer": "1.1", "singularity-ce": "3.11", "singularity": "3.8"}
 """Oldest versions whose ``exec`` is used here: ``--no-eval``, ``--no-mount bind-paths``."""
 
-BUILD_BYTES = 4 << 30
-"""Free space below which a build is not begun: trees of the full image and its parents, 3.5 GB."""
+FULL_BYTES = 256 << 20
+"""Free space below which a folder counts as full; what a build really needs, the builder knows."""
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _BASIC = {"PATH": _PATH, "HOME": "/root", "LANG": "C.UTF-8"}
@@ -237,11 +237,8 @@ def unfit(work: Path, free: int, noexec: bool) -> Complaint | None:
     move = "HPCENV_STORE=/another/folder moves it"
     if noexec:
         return Complaint(f"{work} is mounted noexec: nothing in a tree there could run", move)
-    if free < BUILD_BYTES:
-        return Complaint(
-            f"{work} has {free / 1e9:.1f} GB free, where a build wants {BUILD_BYTES / 1e9:.0f} GB",
-            f"hpcenv image prune, or {move}",
-        )
+    if free < FULL_BYTES:
+        return Complaint(f"{work} is full: {free / 1e6:.0f} MB are free", f"free some, or {move}")
     return None
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from hpcenv.base.errors import Outside
 from hpcenv.engines import userns
-from hpcenv.engines.apptainer import BUILD_BYTES, Apptainer, parse_version, unfit
+from hpcenv.engines.apptainer import FULL_BYTES, Apptainer, parse_version, unfit
 from hpcenv.engines.inventory import is_newer
 from hpcenv.engines.select import building_engine, candidates, usable_engine
 
@@ -84,10 +84,10 @@ def test_any_text_in_a_sub_id_file_is_survived(text: str) -> None:
 
 def test_space_and_noexec() -> None:
     work = Path("/scratch/trees")
-    assert unfit(work, BUILD_BYTES, noexec=False) is None
-    full = unfit(work, BUILD_BYTES - 1, noexec=False)
-    assert full is not None and "free" in full.says
-    noexec = unfit(work, BUILD_BYTES, noexec=True)
+    assert unfit(work, FULL_BYTES, noexec=False) is None
+    full = unfit(work, FULL_BYTES - 1, noexec=False)
+    assert full is not None and "is full" in full.says
+    noexec = unfit(work, FULL_BYTES, noexec=True)
     assert noexec is not None and "noexec" in noexec.says
 
 
@@ -112,7 +112,7 @@ def test_a_real_noexec_and_full_folder_is_said(tmp_path: Path) -> None:
         f"found = Apptainer(Path('/nonexistent')).check_run(Path({str(tmp_path)!r}))\n"
         "print(*(complaint.says for complaint in found))"
     )
-    for options, word in (("size=1m,exec", "GB free"), ("size=1m,noexec", "noexec")):
+    for options, word in (("size=1m,exec", "is full"), ("size=1m,noexec", "noexec")):
         mount = f"mount -t tmpfs -o {options} none {tmp_path}"
         done = subprocess.run(
             [
