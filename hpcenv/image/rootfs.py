@@ -253,12 +253,33 @@ def _damage_is_an_oserror(read: Callable[[], T]) -> T:
         raise OSError(f"damaged SquashFS: {type(error).__name__}: {error}") from error
 
 
+def _open_squashfs(file: BinaryIO, offset: int) -> Any:
+    from PySquashfsImage import SquashFsImage
+
+    class Image(SquashFsImage):  # type: ignore[misc, unused-ignore]
+        def _get_compressor(self, number: int) -> Any:
+            return _Lz4() if number == _LZ4 else super()._get_compressor(number)
+
+    return Image(file, offset)
+
+
+_LZ4 = 5
+
+
+class _Lz4:
+    """PySquashfsImage 0.9 takes lz4's blocks, which SquashFS has, for lz4's frames."""
+
+    def uncompress(self, source: bytes, size: int, outsize: int) -> bytes:
+        import lz4.block
+
+        data: bytes = lz4.block.decompress(source[:size], uncompressed_size=outsize)
+        return data
+
+
 class SifRoot(_Tree):
     """The root file system in a SIF's primary partition, a SquashFS read at its offset."""
 
     def __init__(self, path: Path) -> None:
-        from PySquashfsImage import SquashFsImage
-
         self.name = str(path)
         file = path.open("rb")
         try:
@@ -271,7 +292,7 @@ class SifRoot(_Tree):
                 raise ValueError(f"its root file system is of type {kind}, not SquashFS")
             if part.offset + part.size > os.fstat(file.fileno()).st_size:
                 raise ValueError("it is cut short: its root file system ends after the file does")
-            self._image: Any = _damage_is_an_oserror(lambda: SquashFsImage(file, part.offset))
+            self._image: Any = _damage_is_an_oserror(lambda: _open_squashfs(file, part.offset))
         except BaseException:
             file.close()
             raise
