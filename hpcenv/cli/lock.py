@@ -9,7 +9,7 @@ import typer
 from hpcenv.cli import output, settings
 
 _LOCK = typer.Argument(metavar="LOCK", help="A lock file.")
-_SITE = typer.Option(None, "--site", help="A site profile: a name or a file.")
+_SITE = typer.Option(None, "--site", help="A site profile: a name or a file. Default: this host.")
 _OUT = typer.Option(
     None, "-o", "--output", help="The lock file; RECIPE.SITE.lock.json when left out."
 )
@@ -29,17 +29,17 @@ def lock(
     A lock that is there already is kept where it still fits. Prints the lock's file name.
     """
     from hpcenv.base.errors import BadInput
+    from hpcenv.cli.triple import site_of
     from hpcenv.image.store import Store
     from hpcenv.lock.files import lock_file
     from hpcenv.lock.keep import Upgrade, locked
     from hpcenv.recipe.load import load_recipe
-    from hpcenv.site.profile import load_site
 
     if upgrade and upgrade_package:
         raise BadInput("--upgrade takes everything: leave --upgrade-package out")
     here = settings.load()
     wanted = load_recipe(recipe)
-    profile = load_site(_named(site, here))
+    profile = site_of(site or here.site or "", here)
     file = out or lock_file(wanted, profile)
     store = Store(here.store, here.shared)
     locked(
@@ -77,15 +77,3 @@ def fetch(lock: Path = _LOCK, site: str | None = _SITE) -> None:
         f"{len(wanted.artefacts)} files in the store, {len(lacking)} of them brought now "
         f"({size / 1e6:,.0f} MB)"
     )
-
-
-def _named(site: str | None, here: settings.Settings) -> str:
-    from hpcenv.base.errors import BadInput
-
-    named = site or here.site
-    if named is None:
-        raise BadInput(
-            "which site?",
-            remedy="hpcenv site detect -o site.toml  describes this machine; then --site site.toml",
-        )
-    return named

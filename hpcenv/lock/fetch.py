@@ -7,10 +7,13 @@ from collections.abc import Mapping, Sequence
 from hpcenv.base.blobs import Blobs
 from hpcenv.base.errors import Outside
 from hpcenv.lock.model import Artefact, Lock
+from hpcenv.lock.resolve import patches, runtime
 from hpcenv.sources.apt import sources_for, url_of
 from hpcenv.sources.download import Progress, Wanted, download
 from hpcenv.sources.index import locate
 from hpcenv.sources.mirrors import Mirrors
+
+_OURS = ("local", "patch")  # what hpcenv makes, and no mirror has
 
 
 def missing(lock: Lock, blobs: Blobs) -> tuple[Artefact, ...]:
@@ -41,11 +44,14 @@ def fetch(
     lacking = missing(lock, blobs)
     if not lacking:
         return ()
-    ours = [artefact for artefact in lacking if artefact.kind in ("local", "patch")]
+    if any(artefact.kind in _OURS for artefact in lacking):
+        made = {artefact.sha256 for artefact in (*patches(lock.recipe, blobs), runtime(blobs))}
+        lacking = tuple(artefact for artefact in lacking if artefact.sha256 not in made)
+    ours = [artefact for artefact in lacking if artefact.kind in _OURS]
     if ours:
         raise Outside(
             f"{ours[0].file} is not in the store {blobs.root}, and is on no mirror: it was made "
-            "by the hpcenv that wrote the lock",
+            "by another hpcenv than this one",
             remedy=f"hpcenv lock {lock.recipe.name} --site {lock.site}  makes today's",
         )
     files = [artefact for artefact in lacking if artefact.kind != "deb"]

@@ -173,6 +173,13 @@ def test_what_only_another_hpcenv_made_is_named(tmp_path: Path) -> None:
         fetch(dataclasses.replace(a_lock(), artefacts=(old,)), Blobs(tmp_path), Mirrors())
 
 
+def test_what_this_hpcenv_makes_is_made_where_the_store_lacks_it(tmp_path: Path) -> None:
+    ours = runtime(Blobs(tmp_path / "one"))
+    other = Blobs(tmp_path / "other")
+    fetch(dataclasses.replace(a_lock(), artefacts=(ours,)), other, NOWHERE)
+    assert other.verified(ours.sha256)
+
+
 def test_missing_is_what_the_store_lacks(tmp_path: Path) -> None:
     blobs = Blobs(tmp_path)
     lock = a_lock(runtime(blobs))
