@@ -79,6 +79,7 @@ class Host:
         ask: str,
         *,
         deadline: float = DEADLINE_S,
+        env: Mapping[str, str] | None = None,
     ) -> Fact[T]:
         """Learn a fact from what a program prints, on whichever stream.
 
@@ -88,13 +89,15 @@ class Host:
             The program, by name on PATH or by absolute path, and its arguments.
         deadline : float
             Seconds after which it is ended and counts as silent.
+        env : mapping, optional
+            More environment for it.
         """
         program = argv[0] if argv[0].startswith("/") else self.program(argv[0])
         if program is None:
             return Unknown(f"{argv[0]} is on none of PATH's {len(self.path)} folders", ask)
         line = " ".join(argv)
         try:
-            outcome = run([program, *argv[1:]], deadline=deadline, env=self.env)
+            outcome = run([program, *argv[1:]], deadline=deadline, env={**self.env, **(env or {})})
         except Outside as failure:
             return Unknown(failure.says, ask)
         if outcome.timed_out:

@@ -45,11 +45,14 @@ class Module:
         Its modulefile.
     path : tuple of str
         The folders, the one that ends up first first.
+    library_path : tuple of str
+        What it puts on LD_LIBRARY_PATH, without which its programs may not start.
     """
 
     name: str
     file: str
     path: tuple[str, ...]
+    library_path: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,8 @@ def find_modules(host: Host) -> Modules:
                 continue
             paths = prepended(text, file, name)
             if paths.get("PATH"):
-                found.append(Module(name, file, tuple(paths["PATH"])))
+                libraries = tuple(paths.get("LD_LIBRARY_PATH", ()))
+                found.append(Module(name, file, tuple(paths["PATH"]), libraries))
             folders += [p for p in paths.get("MODULEPATH", ()) if p not in folders]
     return Modules(tuple(found), tuple(folders), files, complete)
 

@@ -31,7 +31,7 @@ from hpcenv.site import captured
 from hpcenv.site.host import Host
 from hpcenv.site.libraries import spoken_versions
 from hpcenv.site.model import SiteMpi
-from hpcenv.site.modules import Modules, find_modules
+from hpcenv.site.modules import Module, Modules, find_modules
 
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ class _Place:
 
     folder: str
     why: str
-    module: str | None = None
+    module: Module | None = None
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def find_mpis(host: Host, pool: Executor) -> Fact[tuple[SiteMpi, ...]]:
     looked = (
         f"PATH ({len(host.path)} folders), {modules.files} modulefiles"
         f"{'' if modules.complete else ' (more were left out)'} in {len(modules.folders)} folders,"
-        f" {len(_PREFIXES)} usual prefixes, {sys.prefix}"
+        f" {len(_PREFIXES)} usual prefixes, this Python environment"
     )
     return Known(named, "ran", looked)
 
@@ -125,7 +125,7 @@ def _places(host: Host, modules: Modules) -> tuple[_Place, ...]:
     places = [_Place(folder, "PATH") for folder in host.path]
     places += [_Place(str(Path(sys.prefix, "bin")), "this Python environment")]
     places += [
-        _Place(folder, f"module {module.name}", module.name)
+        _Place(folder, f"module {module.name}", module)
         for module in modules.found
         for folder in module.path
     ]
@@ -164,9 +164,13 @@ def _starts(host: Host, places: Iterable[_Place], pool: Executor) -> list[_Start
             real = str(host.at(name).resolve())
             names.setdefault(real, []).append(name)
             where.setdefault(real, []).append(place)
-    said = pool.map(
-        lambda real: host.ran([names[real][0], "--version"], captured.launcher_version, _ASK), names
-    )
+
+    def ask(real: str) -> Fact[captured.Launcher]:
+        needs = _library_path(host, where[real][0])
+        argv = [names[real][0], "--version"]
+        return host.ran(argv, captured.launcher_version, _ASK, env=needs)
+
+    said = pool.map(ask, names)
     starts = []
     for real, says in zip(list(names), said, strict=True):
         if isinstance(says, Known):
@@ -175,6 +179,14 @@ def _starts(host: Host, places: Iterable[_Place], pool: Executor) -> list[_Start
             best = min(names[real], key=lambda name: _steady(host, name))
             starts.append(_Start((*dict.fromkeys(where[real]), home), best, says))
     return starts
+
+
+def _library_path(host: Host, place: _Place) -> dict[str, str]:
+    """The environment in which a module's programs start; nothing where it sets none."""
+    if place.module is None or not place.module.library_path:
+        return {}
+    folders = [*place.module.library_path, host.env.get("LD_LIBRARY_PATH", "")]
+    return {"LD_LIBRARY_PATH": ":".join(folder for folder in folders if folder)}
 
 
 def _plain_first(name: str) -> tuple[bool, bool, str]:
@@ -268,7 +280,7 @@ def _described(root: RootFs, place: _Place, launcher: Fact[str], library: Mpi) -
         launcher=launcher,
         library=_with_pmix(library, spoken.get("pmix")),
         needs=needs,
-        module=place.module,
+        module=place.module.name if place.module else None,
         ucx=_transport(library, "ucx", spoken, "ucx_info -v"),
         libfabric=_transport(library, "ofi", spoken, "fi_info --version"),
     )
@@ -327,7 +339,10 @@ def _completed(host: Host, place: _Place, library: Mpi) -> Mpi:
 
 def _from_ompi_info(host: Host, place: _Place, library: Mpi) -> Mpi:
     tool = _beside(host, place, ("ompi_info",))
-    said = host.ran([tool, "--parsable"], captured.ompi_info, _ASK) if tool else None
+    if tool is None:
+        return library
+    needs = _library_path(host, place)
+    said = host.ran([tool, "--parsable"], captured.ompi_info, _ASK, env=needs)
     if not isinstance(said, Known) or not _same(said.value.version, library.version):
         return library
     info = said.value
@@ -341,8 +356,10 @@ def _from_ompi_info(host: Host, place: _Place, library: Mpi) -> Mpi:
 
 def _from_mpichversion(host: Host, place: _Place, library: Mpi) -> Mpi:
     tool = _beside(host, place, ("mpichversion", "mpich2version", "mpiname"))
-    argv = [tool or "", "-a"] if tool and tool.endswith("mpiname") else [tool or ""]
-    said = host.ran(argv, captured.mpichversion, _ASK) if tool else None
+    if tool is None:
+        return library
+    argv = [tool, "-a"] if tool.endswith("mpiname") else [tool]
+    said = host.ran(argv, captured.mpichversion, _ASK, env=_library_path(host, place))
     if not isinstance(said, Known) or not _same(said.value.version, library.version):
         return library
     info = said.value

@@ -308,7 +308,7 @@ def pip_options(
         for section, options in sections.items():
             if parser.has_section(section):
                 for key, value in parser.items(section):
-                    options[_pip_key(key)] = PipOption(value, str(file))
+                    options[_pip_key(key)] = PipOption(value, _shown(file, env))
     merged = {k: v for options in sections.values() for k, v in options.items() if v.value.strip()}
     for name, value in env.items():
         if name.startswith("PIP_") and value.strip():
@@ -321,7 +321,7 @@ def pip_files(env: Mapping[str, str], *, root: Path, prefix: Path) -> list[Path]
     named = env.get("PIP_CONFIG_FILE")
     if named == os.devnull:
         return []
-    home = Path(env.get("HOME") or Path.home())
+    home = _home(env)
     shared = (env.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(os.pathsep)
     files = [root / folder.lstrip("/") / "pip/pip.conf" for folder in shared]
     files.append(root / "etc/pip.conf")
@@ -332,6 +332,16 @@ def pip_files(env: Mapping[str, str], *, root: Path, prefix: Path) -> list[Path]
     if named:
         files.append(Path(named))
     return files
+
+
+def _home(env: Mapping[str, str]) -> Path:
+    return Path(env.get("HOME") or Path.home())
+
+
+def _shown(file: Path, env: Mapping[str, str]) -> str:
+    # A home's path is its user's name.
+    home = _home(env)
+    return f"~/{file.relative_to(home)}" if file.is_relative_to(home) else str(file)
 
 
 def _pip_key(name: str) -> str:

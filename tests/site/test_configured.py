@@ -53,7 +53,7 @@ CONFIG = st.dictionaries(st.sampled_from(["global", "install", "download"]), SEC
 PLACES = ["xdg/pip/pip.conf", "home/.pip/pip.conf", "home/.config/pip/pip.conf", "named.conf"]
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(
     st.dictionaries(st.sampled_from(PLACES), CONFIG),
     st.dictionaries(st.sampled_from(["PIP_INDEX_URL", "PIP_FIND_LINKS", "PIP_CERT"]), st.just("e")),
@@ -123,7 +123,7 @@ def test_what_pip_is_told_is_taken_and_said_where(tmp_path: Path) -> None:
     assert mirrors.proxy == "http://proxy.example.org:3128"
     assert mirrors.ca_bundle == "/etc/ssl/site.pem"
     assert mirrors.where["index"] == str(tmp_path / "etc/pip.conf")
-    assert mirrors.where["ca_bundle"] == str(tmp_path / "home/.config/pip/pip.conf")
+    assert mirrors.where["ca_bundle"] == "~/.config/pip/pip.conf"
 
 
 def test_the_common_environment_counts_where_pip_is_told_nothing(tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def unknown_site(mirrors: object) -> SiteProfile:
     )
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(SECRET, SECRET, SHAPES)
 def test_no_secret_gets_out(user: str, password: str, shape: str) -> None:
     url = shape.format(user=user, password=password)

@@ -130,6 +130,28 @@ def test_an_mpi_in_a_module(tmp_path: Path, lua: bool) -> None:
     assert len(mpis) == 3
 
 
+def test_a_launcher_that_starts_only_with_its_module(tmp_path: Path) -> None:
+    """Its libraries lie where only the module tells, as under many a site's prefix."""
+    prefix = tmp_path / "apps"
+    copied_mpich(prefix)
+    program = prefix / "bin/mpiexec.hydra"
+    program.rename(prefix / "bin/real")
+    program.write_text(
+        f'#!/bin/sh\n[ "$LD_LIBRARY_PATH" = "{prefix}/lib" ] || exit 127\n'
+        f'exec "{prefix}/bin/real" "$@"\n'
+    )
+    program.chmod(0o755)
+    (mpi,) = (m for m in found(f"{prefix}/bin").values() if m.prefix == str(prefix))
+    assert isinstance(mpi.launcher, Unknown)
+    modules = tmp_path / "modules"
+    (modules / "mpich").mkdir(parents=True)
+    (modules / "mpich/4").write_text(
+        f"#%Module\nprepend-path PATH {prefix}/bin\nprepend-path LD_LIBRARY_PATH {prefix}/lib\n"
+    )
+    mpi = found("/usr/bin", modules)["mpich/4"]
+    assert value(mpi.launcher) == f"{prefix}/bin/mpirun"
+
+
 def test_a_link_in_a_folder_of_links_leads_to_the_installation(tmp_path: Path) -> None:
     copied_mpich(tmp_path / "apps")
     (tmp_path / "bin").mkdir()
