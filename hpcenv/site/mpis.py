@@ -14,7 +14,7 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -91,7 +91,7 @@ def find_mpis(host: Host, pool: Executor) -> Fact[tuple[SiteMpi, ...]]:
     modules = find_modules(host)
     places = _places(host, modules)
     root = open_rootfs(host.root)
-    starts = _starts(host, places, pool)
+    starts, refused = _starts(host, places, pool)
     libraries = {place: _libraries(root, place.folder) for place in places}
     found: dict[str, SiteMpi] = {}
     for start in starts:
@@ -108,12 +108,13 @@ def find_mpis(host: Host, pool: Executor) -> Fact[tuple[SiteMpi, ...]]:
     for place, candidates in libraries.items():
         for library in candidates:
             if library.file not in found:
-                found[library.file] = _without_launcher(root, place, library)
+                found[library.file] = _without_launcher(root, place, library, refused)
     named = tuple(_named(list(found.values())))
     looked = (
         f"PATH ({len(host.path)} folders), {modules.files} modulefiles"
         f"{'' if modules.complete else ' (more were left out)'} in {len(modules.folders)} folders,"
         f" {len(_PREFIXES)} usual prefixes, this Python environment"
+        + "".join(f"; not taken for a launcher: {why}" for why in refused.values())
     )
     return Known(named, "ran", looked)
 
@@ -155,8 +156,18 @@ def _programs(host: Host, folder: str, patterns: Sequence[str]) -> Iterator[str]
                 yield f"{folder}/{name}"
 
 
-def _starts(host: Host, places: Iterable[_Place], pool: Executor) -> list[_Start]:
-    """Find the launchers, and ask each real file once what it is."""
+def _starts(
+    host: Host, places: Iterable[_Place], pool: Executor
+) -> tuple[list[_Start], dict[str, str]]:
+    """Find the launchers, and ask each real file once what it is; the one of ``mpirun`` is first.
+
+    Returns
+    -------
+    list of _Start
+        Those that said what they are.
+    dict
+        Why each other one was not taken, by its name.
+    """
     names: dict[str, list[str]] = {}
     where: dict[str, list[_Place]] = {}
     for place in places:
@@ -170,15 +181,19 @@ def _starts(host: Host, places: Iterable[_Place], pool: Executor) -> list[_Start
         argv = [names[real][0], "--version"]
         return host.ran(argv, captured.launcher_version, _ASK, env=needs)
 
-    said = pool.map(ask, names)
-    starts = []
-    for real, says in zip(list(names), said, strict=True):
-        if isinstance(says, Known):
+    mpirun = host.program("mpirun")
+    default = str(host.at(mpirun).resolve()) if mpirun else ""
+    order = sorted(names, key=lambda real: real != default)
+    starts, refused = [], {}
+    for real, says in zip(order, pool.map(ask, order), strict=True):
+        if isinstance(says, Unknown):
+            refused[names[real][0]] = says.why
+        else:
             # A link in a folder of links leads to where the library is.
             home = replace(where[real][0], folder=real.rpartition("/")[0])
             best = min(names[real], key=lambda name: _steady(host, name))
             starts.append(_Start((*dict.fromkeys(where[real]), home), best, says))
-    return starts
+    return starts, refused
 
 
 def _library_path(host: Host, place: _Place) -> dict[str, str]:
@@ -254,10 +269,14 @@ def _fits(launcher: captured.Launcher, library: Mpi) -> bool:
     return version.release == launcher.version.release
 
 
-def _without_launcher(root: RootFs, place: _Place, library: Mpi) -> SiteMpi:
+def _without_launcher(
+    root: RootFs, place: _Place, library: Mpi, refused: Mapping[str, str]
+) -> SiteMpi:
     family, version = value_of(library.family), value_of(library.version)
+    here = [why for name, why in refused.items() if name.startswith(f"{place.folder}/")]
     missing = Unknown(
-        f"no launcher in {place.folder} says that it is {family or 'of its kind'} {version or ''}",
+        f"no launcher in {place.folder} says that it is {family or 'of its kind'} {version or ''}"
+        + "".join(f"; {why}" for why in here),
         "command -v mpirun mpiexec, with its module loaded; without one, srun starts the ranks",
     )
     return _described(root, place, missing, library)

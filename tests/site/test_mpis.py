@@ -143,6 +143,7 @@ def test_a_launcher_that_starts_only_with_its_module(tmp_path: Path) -> None:
     program.chmod(0o755)
     (mpi,) = (m for m in found(f"{prefix}/bin").values() if m.prefix == str(prefix))
     assert isinstance(mpi.launcher, Unknown)
+    assert f"{prefix}/bin/mpirun --version ended with status 127" in mpi.launcher.why
     modules = tmp_path / "modules"
     (modules / "mpich").mkdir(parents=True)
     (modules / "mpich/4").write_text(
@@ -215,6 +216,18 @@ def test_a_program_called_mpirun_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "mpiexec").write_text("not even a program")
     (tmp_path / "mpiexec").chmod(0o755)
     assert set(found(f"{tmp_path}:/usr/bin")) == {"openmpi", "mpich"}
+    with ThreadPoolExecutor(4) as pool:
+        fact = find_mpis(Host(env={"PATH": f"{tmp_path}:/usr/bin"}), pool)
+    assert isinstance(fact, Known)
+    told = f"{tmp_path}/mpirun --version ended with status 1, saying 'load a module first'"
+    assert f"not taken for a launcher: {told}" in fact.where
+
+
+def test_mpirun_counts_though_another_folder_has_an_mpiexec_before_it(tmp_path: Path) -> None:
+    (tmp_path / "mpiexec").symlink_to(MPICH)
+    (tmp_path / "second").mkdir()
+    (tmp_path / "second/mpirun").symlink_to(OPENMPI)
+    assert next(iter(found(f"{tmp_path}:{tmp_path}/second"))) == "openmpi"
 
 
 @pytest.mark.parametrize("family", ["openmpi", "mpich"])
