@@ -51,13 +51,15 @@ def main() -> int:
 
 
 def summary(image: str, verdict: dict[str, Any], result: dict[str, Any], seconds: float) -> None:
-    about = json.loads(output("hpcenv", "image", "show", image, "--json"))
+    images = json.loads(output("hpcenv", "image", "list", "--json"))
+    about = next(entry for entry in images if Path(entry["file"]).samefile(image))
+    name = f"{about['name']}:{about['tag']}"
     print(
         f"""
 ==> Done in {seconds:.0f} s
 
-    image       {image}
-    file        {about["sif"]}, {about["size"] / 1e6:,.0f} MB
+    image       {name}, {about["size"] / 1e6:,.0f} MB
+    file        {image}
     verdict     {verdict["verdict"]}
     accuracy    {result["accuracy"]:.1%} of {result["held_out"]:,} held-out digits
     speed       {result["samples_per_s"]:,.0f} samples/s on {result["ranks"]} ranks
@@ -65,9 +67,9 @@ def summary(image: str, verdict: dict[str, Any], result: dict[str, Any], seconds
 What to type next:
 
     export PATH=$PWD/.venv/bin:$PATH
-    hpcenv run {image} -n {RANKS} -- hpcenv-train run digits --fresh --set precision=mixed_bfloat16
-    hpcenv render {RECIPE} --site {SITE} --format definition    # take it away
-    hpcenv recipe new mine --from {RECIPE}                      # build on it
+    hpcenv run {name} -n {RANKS} -- hpcenv-train run digits --fresh --set precision=mixed_bfloat16
+    hpcenv render {RECIPE}.*.lock.json --format definition    # to take it away
+    hpcenv recipe new mine --from {RECIPE}    # to build on it
 """
     )
 

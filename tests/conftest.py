@@ -25,9 +25,15 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 Hpcenv = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-def _hpcenv(*words: str | Path, status: int | None = 0) -> subprocess.CompletedProcess[str]:
+def _hpcenv(
+    *words: str | Path, status: int | None = 0, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        [str(HPCENV), *map(str, words)], capture_output=True, text=True, stdin=subprocess.DEVNULL
+        [str(HPCENV), *map(str, words)],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        cwd=cwd,
     )
     assert status is None or done.returncode == status, f"{done.args}\n{done.stdout}{done.stderr}"
     return done
@@ -48,9 +54,9 @@ def host_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def default_image(host_site: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def default_image(host_site: Path) -> Path:
     """The SIF of tensorflow-horovod, pinned to this machine."""
-    return _built("tensorflow-horovod", host_site, tmp_path_factory)
+    return _built("tensorflow-horovod", host_site)
 
 
 @pytest.fixture(scope="session")
@@ -71,10 +77,12 @@ def _mpi_base(family: str, site: Path, tmp: pytest.TempPathFactory) -> Path:
         f'schema = 1\nname = "mpi-base-{family}"\nextends = "mpi-base"\n\n'
         f'[mpi]\npolicy = "fixed"\nfamily = "{family}"\nsource = "deb"\n'
     )
-    return _built(recipe, site, tmp)
+    return _built(recipe, site)
 
 
-def _built(recipe: str | Path, site: Path, tmp: pytest.TempPathFactory) -> Path:
-    image = tmp.mktemp("image") / f"{Path(recipe).stem}.sif"
-    _hpcenv("build", recipe, "--site", site, "-o", image)
-    return image
+def _built(recipe: str | Path, site: Path) -> Path:
+    # Locks stay in runs/, so that the next session finds them, and then the image in the store.
+    locks = ROOT / "runs/locks"
+    locks.mkdir(parents=True, exist_ok=True)
+    built = _hpcenv("build", recipe, "--site", site, cwd=locks)
+    return Path(built.stdout.strip())
