@@ -20,6 +20,7 @@ from hpcenv.base.publish import publish, sweep
 from hpcenv.base.record import dump_json
 from hpcenv.build import layers, steps
 from hpcenv.build.definition import definition
+from hpcenv.build.export import OURS
 from hpcenv.build.plan import (
     Bootstrap,
     BuildPlan,
@@ -51,7 +52,7 @@ _BOOTSTRAP_S = 1200.0
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _TOOLS = {
     "mmdebstrap": "mmdebstrap",
-    "dpkg-scanpackages": "dpkg-dev",
+    "dpkg-deb": "dpkg",
     "mksquashfs": "squashfs-tools",
     "unshare": "util-linux",
     "tar": "tar",
@@ -89,6 +90,21 @@ def build(
     image = store.tag(name, tag, key)
     say(f"{image}: {image.sif}  ({time.monotonic() - began:.1f} s)")
     return image
+
+
+def ours(lock: Lock, store: Store) -> dict[Digest, bytes]:
+    """Return the content of what no mirror has: our runtime and patches.
+
+    Raises
+    ------
+    Refused
+        If the store lacks one, or has it changed.
+    """
+    return {
+        artefact.sha256: store.blobs.verified(artefact.sha256).read_bytes()
+        for artefact in lock.artefacts
+        if artefact.kind in OURS
+    }
 
 
 @dataclass(frozen=True)
@@ -267,7 +283,7 @@ class _Work:
         about = pack.About(
             arch=self.plan.arch,
             epoch=self.plan.epoch,
-            definition=definition(self.plan),
+            definition=definition(self.plan, ours(self.lock, self.store)),
             labels=self.plan.labels,
             environment={
                 path: text for path, text in files.items() if path.startswith(_ENVIRONMENT)
@@ -333,17 +349,13 @@ def _bootstrap(
         "TMPDIR": str(work),
         "SOURCE_DATE_EPOCH": str(epoch),
     }
-    index = run(
-        ["dpkg-scanpackages", "--multiversion", "."],
-        deadline=_BOOTSTRAP_S,
-        env=env,
-        cwd=repository,
-    ).must("indexing the packages")
-    (repository / "Packages").write_text(index.out)
+    run(["sh", "-ec", steps.INDEX], deadline=_BOOTSTRAP_S, env=env, cwd=repository).must(
+        "indexing the packages"
+    )
     outcome = run(
         [
             *as_root_of_tree(),
-            *("unshare", "--net", "--", "sh", "-c", 'umask 022; exec "$@"', "sh"),
+            *("unshare", "--net", "--mount", "--", "sh", "-c", 'umask 022; exec "$@"', "sh"),
             *steps.bootstrap(step, str(repository), str(tree)),
         ],
         deadline=_BOOTSTRAP_S,

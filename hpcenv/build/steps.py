@@ -27,6 +27,17 @@ INPUTS = PurePosixPath("/mnt")
 """Where a step finds what it reads."""
 
 
+INDEX = """\
+for deb in *.deb; do
+    dpkg-deb --field "$deb"
+    sum=$(sha256sum "$deb")
+    printf 'Filename: ./%s\\nSize: %s\\nSHA256: %s\\n\\n' \\
+        "$deb" "$(stat -L -c %s "$deb")" "${sum%% *}"
+done > Packages
+"""
+"""Shell lines that make the index of a folder of Debian packages, in that folder."""
+
+
 def environment(epoch: int) -> Mapping[str, str]:
     """Return the environment that steps run in: nothing of the host's."""
     return {

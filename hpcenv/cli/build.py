@@ -71,9 +71,11 @@ def render(lock: Path = _LOCK, format: str = _FORMAT) -> None:
     import difflib
 
     from hpcenv.base.errors import BadInput
+    from hpcenv.build.build import ours
     from hpcenv.build.containerfile import containerfile
     from hpcenv.build.definition import definition
     from hpcenv.build.plan import plan
+    from hpcenv.image.store import Store
     from hpcenv.lock.files import load_lock
 
     writers = {"containerfile": containerfile, "definition": definition}
@@ -83,7 +85,10 @@ def render(lock: Path = _LOCK, format: str = _FORMAT) -> None:
             f"there is no format {format!r}",
             remedy=f"--format {near[0] if near else ' or --format '.join(writers)}",
         )
-    output.show(writers[format](plan(load_lock(lock))))
+    here = settings.load()
+    wanted = load_lock(lock)
+    own = ours(wanted, Store(here.store, here.shared))
+    output.show(writers[format](plan(wanted), own))
 
 
 @app.command("list")

@@ -1,0 +1,161 @@
+"""What the Containerfile and the definition file share: getting, and checking, what goes in.
+
+Both are complete in themselves: whoever builds them needs their own tool, and a mirror of Debian
+and an index of Python packages, which are arguments. Everything that comes from there is checked
+against its SHA-256. What is on no mirror, our own runtime and patches, stands in the file.
+"""
+
+from __future__ import annotations
+
+import base64
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+
+from hpcenv.base.blobs import Digest
+from hpcenv.build import steps
+from hpcenv.build.plan import Bootstrap, BuildPlan, Stage
+from hpcenv.lock.model import Artefact
+
+_PIECE = 48 << 10
+_ROW = 96
+
+Ours = Mapping[Digest, bytes]
+"""The content of artefacts that no mirror has."""
+
+OURS = ("local", "patch")
+"""Kinds of artefacts that no mirror has."""
+
+MIRRORS = "MIRRORS"
+INDEX = "INDEX"
+
+DOWNLOAD = """\
+import concurrent.futures, hashlib, html, os, re, sys, urllib.error, urllib.parse, urllib.request
+folder, mirrors, index = sys.argv[1], sys.argv[2].split(), sys.argv[3].rstrip("/")
+def read(url):
+    with urllib.request.urlopen(url, timeout=120) as answer:
+        return answer.read()
+def places(project, path):
+    if project == "-":
+        return [mirror.rstrip("/") + "/" + path for mirror in mirrors]
+    page = index + "/" + re.sub("[-_.]+", "-", project).lower() + "/"
+    links = map(html.unescape, re.findall("href=[\\"']([^\\"']+)", read(page).decode()))
+    name = lambda link: urllib.parse.unquote(urllib.parse.urlsplit(link).path.split("/")[-1])
+    return [urllib.parse.urljoin(page, link) for link in links if name(link) == path]
+def get(line):
+    digest, project, path = line.split()
+    file = os.path.join(folder, path.split("/")[-1])
+    right = lambda content: hashlib.sha256(content).hexdigest() == digest
+    if os.path.exists(file) and right(open(file, "rb").read()):
+        return
+    for url in places(project, path):
+        try:
+            content = read(url)
+        except urllib.error.HTTPError:
+            continue
+        if right(content):
+            with open(file + ".part", "wb") as out:
+                out.write(content)
+            os.replace(file + ".part", file)
+            return
+    raise SystemExit(path + ": no mirror has it with the SHA-256 " + digest)
+os.makedirs(folder, exist_ok=True)
+with concurrent.futures.ThreadPoolExecutor(8) as pool:
+    for done in pool.map(get, sys.stdin.read().splitlines()):
+        pass
+"""
+"""A Python program, of the standard library alone, that downloads what its input lists."""
+
+
+def listing(artefacts: Sequence[Artefact]) -> list[str]:
+    """Return a line for each artefact that is downloaded: SHA-256, project, file or path."""
+    return [
+        f"{artefact.sha256} {'-' if artefact.kind == 'deb' else artefact.name} {artefact.file}"
+        for artefact in artefacts
+        if artefact.kind not in OURS
+    ]
+
+
+def download(artefacts: Sequence[Artefact], folder: str, words: str) -> str:
+    """Return shell lines that bring artefacts from mirrors into a folder.
+
+    Parameters
+    ----------
+    folder : str
+        Made here; a plain path.
+    words : str
+        Mirrors and index, each one shell word.
+    """
+    lines = listing(artefacts)
+    if not lines:
+        return f"mkdir -p {folder}\n"
+    program = _words(shlex.quote(line) for line in DOWNLOAD.strip("\n").split("\n"))
+    return (
+        f"mkdir -p {folder}\n"
+        f"printf '%s\\n' \\\n{program} > {folder}/.download.py\n"
+        f"printf '%s %s %s\\n' \\\n{_words(lines)}"
+        f" | python3 {folder}/.download.py {folder} {words}\n"
+    )
+
+
+def embed(artefacts: Sequence[Artefact], ours: Ours, folder: str) -> list[str]:
+    """Return shell lines that write what no mirror has into a folder, in pieces.
+
+    A piece is short enough for the one argument that a builder gives to its shell: 128 KiB on
+    Linux (MAX_ARG_STRLEN in execve(2)).
+    """
+    pieces = []
+    for artefact in artefacts:
+        if artefact.kind not in OURS:
+            continue
+        file = f"{folder}/{shlex.quote(steps.file_name(artefact))}"
+        content = ours[artefact.sha256]
+        # Written to the end of an empty file, so that a second build does not add to the first's.
+        pieces.append(f"mkdir -p {folder}\n: > {file}\n")
+        for start in range(0, len(content), _PIECE):
+            text = base64.b64encode(content[start : start + _PIECE]).decode()
+            rows = _words(text[at : at + _ROW] for at in range(0, len(text), _ROW))
+            pieces.append(f"printf '%s' \\\n{rows} | base64 -d >> {file}\n")
+    return pieces
+
+
+def _words(words: Iterable[str]) -> str:
+    return " \\\n".join(f"    {word}" for word in words)
+
+
+def bootstrap_of(stage: Stage) -> Bootstrap | None:
+    """Return the bootstrap of a stage that has one."""
+    return next((step for step in stage.steps if isinstance(step, Bootstrap)), None)
+
+
+def exports(epoch: int) -> str:
+    """Return the shell lines that give the steps their environment."""
+    variables = steps.environment(epoch).items()
+    return "umask 022\n" + "".join(f"export {n}={shlex.quote(v)}\n" for n, v in variables)
+
+
+def script(stage: Stage) -> str:
+    """Return the lines of a stage's steps that run inside."""
+    return "".join(steps.shell(step) for step in stage.steps if not isinstance(step, Bootstrap))
+
+
+CLEAN = """\
+rm -rf /mnt/* /tmp/* /var/tmp/* /root/.cache /var/cache/ldconfig/aux-cache
+find /var/log -type f -delete
+: > /etc/machine-id
+: > /etc/apt/sources.list
+"""
+"""Shell lines that take away what a build leaves behind."""
+
+
+def head(plan: BuildPlan, how: str) -> str:
+    """Return the comment at the beginning: what this is, and how it is built."""
+    title = plan.labels["org.opencontainers.image.title"]
+    rows = [
+        f"{title}: {plan.labels.get('org.opencontainers.image.description', '')}".rstrip(": "),
+        f"Rendered by hpcenv from the lock {plan.labels['org.hpcenv.lock']}.",
+        "Every file that goes in is checked against its SHA-256. It takes two arguments:",
+        f"  {MIRRORS}  base URLs of the Debian archives, the security archive's too; by spaces",
+        f"  {INDEX}    URL of the simple index of Python packages",
+        how,
+    ]
+    return "".join(f"# {row}\n" for row in rows)
