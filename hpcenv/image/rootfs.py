@@ -127,10 +127,12 @@ class _Tree:
         return self._resolve(path, last=True)
 
     def _resolve(self, path: str, *, last: bool) -> str | None:
-        todo = [part for part in reversed(path.split("/")) if part not in ("", ".")]
+        todo = _parts(path)
         done, links = "/", 0
         while todo:
             part = todo.pop()
+            if part == ".":
+                continue
             if part == "..":
                 done = posixpath.dirname(done)
                 continue
@@ -143,7 +145,7 @@ class _Tree:
                 if links > MAX_LINKS:
                     return None
                 target = self._target(here)
-                todo += [part for part in reversed(target.split("/")) if part not in ("", ".")]
+                todo += _parts(target)
                 if target.startswith("/"):
                     done = "/"
             elif todo and found.kind != "folder":
@@ -201,6 +203,11 @@ class _Tree:
                 child = self._lstat(inner) if inner else None
             if inner and child and child.kind == "folder":
                 yield from self._find(path, inner, rest)
+
+
+def _parts(path: str) -> list[str]:
+    """Split a path, last part first; a slash at its end asks for a folder, as ``/.`` does."""
+    return [part for part in reversed((path + "." * path.endswith("/")).split("/")) if part]
 
 
 class FolderRoot(_Tree):
