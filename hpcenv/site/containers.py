@@ -9,18 +9,14 @@ from pathlib import Path
 
 from hpcenv.base.known import Fact, Known, Unknown, map_fact
 from hpcenv.base.version import Version
+from hpcenv.engines import userns
+from hpcenv.engines.apptainer import Apptainer
 from hpcenv.site import captured
 from hpcenv.site.host import Host
 from hpcenv.site.model import HostEngine
 
 _COMMANDS = ("apptainer", "singularity", "podman", "docker")
 _SIF = ("apptainer", "singularity")
-_STARTERS = (
-    "libexec/apptainer/bin/starter-suid",
-    "libexec/singularity/bin/starter-suid",
-    "lib/apptainer/bin/starter-suid",
-    "lib/singularity/bin/starter-suid",
-)
 _ASK = "as the user who will run jobs: apptainer --version; podman --version; docker --version"
 
 
@@ -38,7 +34,9 @@ def engines(host: Host, pool: Executor, more: Sequence[Path] = ()) -> Fact[tuple
         )
         # Podman's stand-in for docker says "podman": one engine under two names.
         real = str(Path(path).resolve()) if name in _SIF else name
-        described.setdefault(real, HostEngine(name, version, path, _modes(host, name, path)))
+        # What does not even say its version is not tried.
+        modes = fact if isinstance(fact, Unknown) else _modes(host, name, path)
+        described.setdefault(real, HostEngine(name, version, path, modes))
     folders = [*host.path, *map(str, more)]
     where = f"{', '.join(_COMMANDS)} in {len(folders)} folders of PATH and hpcenv's own"
     return Known(tuple(described.values()), "ran", where)
@@ -59,17 +57,16 @@ def privileged(found: Fact[tuple[HostEngine, ...]]) -> Fact[bool]:
     engine = min(found.value, key=lambda e: (e.name not in _SIF, isinstance(e.modes, Unknown)))
     if isinstance(engine.modes, Unknown):
         return Unknown(engine.modes.why, engine.modes.ask)
-    modes = engine.modes.value
+    modes, how, where = engine.modes.value, engine.modes.how, engine.modes.where
     if "root" in modes:
-        where = f"{engine.path} run by root; an ordinary user's may differ"
-        return Known(True, engine.modes.how, where)
-    if "suid" in modes:
-        return Known(True, engine.modes.how, f"{engine.path}: {engine.modes.where}")
+        return Known(True, how, f"{engine.path} run by root; an ordinary user's may differ")
+    if "setuid" in modes:
+        return Known(True, how, f"{engine.path} has a starter that is suid root ({where})")
     if "daemon" in modes:
-        return Known(True, engine.modes.how, f"{engine.path}: a daemon that root runs")
-    if "userns" in modes:
-        return Known(False, engine.modes.how, f"{engine.path}: {engine.modes.where}")
-    return Unknown(f"{engine.path} can run in no mode known here", engine.modes.where)
+        return Known(True, how, f"{engine.path}: a daemon that root runs ({where})")
+    if "rootless" in modes:
+        return Known(False, how, f"{engine.path} by user namespaces alone ({where})")
+    return Unknown(f"{engine.path} can run in no mode: {where}", "hpcenv engine list")
 
 
 def _found(host: Host, more: Sequence[Path]) -> Iterator[str]:
@@ -86,48 +83,17 @@ def _found(host: Host, more: Sequence[Path]) -> Iterator[str]:
 def _modes(host: Host, name: str, path: str) -> Fact[frozenset[str]]:
     if name == "docker":
         return _docker_modes(host, path)
-    modes = set()
-    why = []
-    if os.geteuid() == 0:
-        modes.add("root")
-        why.append("run by root")
-    starter = _suid_starter(path) if name in _SIF else None
-    if starter is not None:
-        modes.add("suid")
-        why.append(f"{starter} is suid root")
-    obstacle = _no_user_namespaces(host)
-    if obstacle is None:
-        modes.add("userns")
-        why.append("unprivileged user namespaces are allowed")
+    if name in _SIF:
+        modes = Apptainer(Path(path), name).modes()
+        tried = f"{path} buildcfg; unshare --user"
+    elif os.geteuid() == 0:
+        modes, tried = frozenset({"root"}), "run by root"
     else:
-        why.append(obstacle)
-    return Known(frozenset(modes), "read", "; ".join(why))
-
-
-def _suid_starter(path: str) -> Path | None:
-    prefix = Path(path).resolve().parent.parent
-    for candidate in (*_STARTERS, "lib/x86_64-linux-gnu/singularity/bin/starter-suid"):
-        starter = prefix / candidate
-        try:
-            status = starter.stat()
-        except OSError:
-            continue
-        if status.st_uid == 0 and status.st_mode & 0o4000:
-            return starter
-    return None
-
-
-def _no_user_namespaces(host: Host) -> str | None:
-    """Return what forbids an ordinary user a user namespace, None where nothing does."""
-    for file, wrong in (
-        ("/proc/sys/user/max_user_namespaces", "0"),
-        ("/proc/sys/kernel/unprivileged_userns_clone", "0"),
-        ("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1"),
-    ):
-        text = host.text(file)
-        if text is not None and text.strip() == wrong:
-            return f"{file} is {wrong}: no unprivileged user namespaces"
-    return None
+        modes = frozenset({"rootless"} if userns.no_namespaces() is None else ())
+        tried = "unshare --user"
+    if not modes and (forbidden := userns.no_namespaces()):
+        return Known(modes, "ran", f"{tried}: {forbidden.says}")
+    return Known(modes, "ran", tried)
 
 
 def _docker_modes(host: Host, path: str) -> Fact[frozenset[str]]:
@@ -136,5 +102,5 @@ def _docker_modes(host: Host, path: str) -> Fact[frozenset[str]]:
         lambda text: text if text.startswith("[name=") else None,
         "with its daemon running: docker info",
     )
-    mode = map_fact(info, lambda text: "userns" if "name=rootless" in text else "daemon")
+    mode = map_fact(info, lambda text: "rootless" if "name=rootless" in text else "daemon")
     return map_fact(mode, lambda name: frozenset({name}))

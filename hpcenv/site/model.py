@@ -84,7 +84,14 @@ class Fabric:
 
 @dataclass(frozen=True)
 class HostEngine:
-    """A container engine found on the site, in the modes it was seen to offer."""
+    """A container engine found on the site, and the modes that work for the user who looked.
+
+    Attributes
+    ----------
+    modes : Fact[frozenset of str]
+        ``root`` (run by root), ``setuid`` (a starter that is suid root), ``rootless`` (by user
+        namespaces), ``fakeroot`` (as root of a namespace with sub-ids), ``daemon`` (of root's).
+    """
 
     name: str
     version: Fact[Version]

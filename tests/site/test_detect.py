@@ -21,7 +21,7 @@ from hpcenv.base.version import Version
 from hpcenv.site import containers, hardware, scheduler
 from hpcenv.site.detect import detect
 from hpcenv.site.host import Host
-from hpcenv.site.model import Fabric, Gpu
+from hpcenv.site.model import Fabric, Gpu, HostEngine
 from hpcenv.site.profile import dump_site, load_site, parse_site
 from hpcenv.site.summary import unknowns
 
@@ -253,7 +253,7 @@ def engine(folder: Path, name: str, says: str) -> Path:
     return program
 
 
-def engines(host: Host) -> tuple[containers.HostEngine, ...]:
+def engines(host: Host) -> tuple[HostEngine, ...]:
     with ThreadPoolExecutor(2) as pool:
         found = containers.engines(host, pool)
     assert isinstance(found, Known)
@@ -272,44 +272,38 @@ def test_one_engine_under_two_names_is_one(tmp_path: Path) -> None:
     ]
 
 
+def test_an_engine_that_does_not_start_is_named_and_not_tried(tmp_path: Path) -> None:
+    program = engine(tmp_path, "apptainer", "")
+    program.write_bytes(b"\x7fELF of another machine")
+    (found,) = engines(Host(env={"PATH": f"{tmp_path}/bin"}))
+    assert found.name == "apptainer"
+    assert isinstance(found.version, Unknown) and isinstance(found.modes, Unknown)
+    fact = containers.privileged(Known((found,), "ran", "x"))
+    assert isinstance(fact, Unknown)
+
+
+def host_engine(name: str, *modes: str) -> HostEngine:
+    known = Known(frozenset(modes), "ran", "tried")
+    return HostEngine(name, Unknown("", ""), f"/usr/bin/{name}", known)
+
+
 @pytest.mark.parametrize(
-    ("files", "suid", "modes", "privileged"),
+    ("found", "privileged"),
     [
-        ({}, False, {"userns"}, False),
-        ({"/proc/sys/user/max_user_namespaces": "0\n"}, False, set(), None),
-        ({"/proc/sys/user/max_user_namespaces": "0\n"}, True, {"suid"}, True),
-        ({"/proc/sys/kernel/unprivileged_userns_clone": "0\n"}, False, set(), None),
-        (
-            {"/proc/sys/kernel/apparmor_restrict_unprivileged_userns": "1\n"},
-            True,
-            {"suid"},
-            True,
-        ),
-        ({}, True, {"suid", "userns"}, True),
+        # A suid starter joins no user namespace unless told; Apptainer's user guide, "Security".
+        ([host_engine("apptainer", "setuid", "rootless")], True),
+        ([host_engine("apptainer", "rootless", "fakeroot")], False),
+        ([host_engine("apptainer", "root")], True),
+        ([host_engine("apptainer")], None),
+        ([host_engine("docker", "daemon")], True),
+        ([host_engine("podman", "rootless")], False),
+        # Whatever else there is, images run under the engine that runs SIFs.
+        ([host_engine("docker", "daemon"), host_engine("apptainer", "rootless")], False),
     ],
 )
-def test_what_the_ranks_of_a_node_share(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    files: dict[str, str],
-    suid: bool,
-    modes: set[str],
-    privileged: bool | None,
-) -> None:
-    program = engine(tmp_path / "prefix", "apptainer", "apptainer version 1.3.4")
-    starter = tmp_path / "prefix/libexec/apptainer/bin/starter-suid"
-    starter.parent.mkdir(parents=True)
-    starter.write_text("")
-    # Without the bit the file alone must not count. Only root can make one that root owns.
-    if suid and os.geteuid() != 0:
-        pytest.skip("needs root to make a file that is suid root")
-    starter.chmod(0o4755 if suid else 0o755)
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    host = tree(tmp_path / "root", files)
-    host = Host(host.root, {"PATH": f"{program.parent}:/bin"})
-    (found,) = engines(host)
-    assert value_of(found.modes) == modes
-    assert value_of(containers.privileged(Known((found,), "ran", "x"))) is privileged
+def test_what_the_ranks_of_a_node_share(found: list[HostEngine], privileged: bool | None) -> None:
+    fact = containers.privileged(Known(tuple(found), "ran", "x"))
+    assert value_of(fact) is privileged
 
 
 def test_no_engine_is_not_privileged_but_unknown() -> None:
