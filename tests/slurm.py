@@ -13,8 +13,9 @@ import secrets
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 TOOLS = ("munged", "slurmctld", "slurmd", "srun", "salloc", "sinfo", "scontrol")
@@ -27,9 +28,15 @@ def missing() -> list[str]:
 
 
 @contextlib.contextmanager
-def slurm(folder: Path) -> Iterator[dict[str, str]]:
+def slurm() -> Iterator[dict[str, str]]:
     """Start the daemons, and give the environment in which Slurm's commands reach them."""
-    folder.chmod(0o755)  # munged trusts no folder that others may write to
+    # Not pytest's folder: munged wants every folder above its socket to be open to all.
+    with tempfile.TemporaryDirectory(prefix="hpcenv-slurm-") as name:
+        yield from _daemons(Path(name))
+
+
+def _daemons(folder: Path) -> Iterator[dict[str, str]]:
+    folder.chmod(0o755)
     for name in ("state", "spool-n1", "spool-n2", "tmp-n1", "tmp-n2"):
         (folder / name).mkdir()
     (folder / "munge.key").write_bytes(secrets.token_bytes(128))
@@ -41,12 +48,14 @@ def slurm(folder: Path) -> Iterator[dict[str, str]]:
     conf = ("-f", str(folder / "slurm.conf"))
     with contextlib.ExitStack() as daemons:
         munge = [f"--{name}-file={folder}/munge.{name}" for name in ("key", "pid", "log", "seed")]
-        _start(daemons, env, folder, ["munged", "-F", f"--socket={_socket(folder)}", *munge])
-        _until(lambda: _socket(folder).exists(), folder, "munged")
-        _start(daemons, env, folder, ["slurmctld", "-D", "-i", *conf])
+        started = [
+            _start(daemons, env, folder, ["munged", "-F", f"--socket={_socket(folder)}", *munge])
+        ]
+        _until(_socket(folder).exists, started, folder)
+        started.append(_start(daemons, env, folder, ["slurmctld", "-D", "-i", *conf]))
         for node in ("n1", "n2"):
-            _start(daemons, env, folder, ["slurmd", "-D", "-N", node, *conf])
-        _until(lambda: _states(env) == ["idle", "idle"], folder, "slurmd")
+            started.append(_start(daemons, env, folder, ["slurmd", "-D", "-N", node, *conf]))
+        _until(lambda: _states(env) == ["idle", "idle"], started, folder)
         yield env
 
 
@@ -94,7 +103,7 @@ def _tool(name: str) -> str | None:
 
 def _start(
     daemons: contextlib.ExitStack, env: dict[str, str], folder: Path, argv: Sequence[str]
-) -> None:
+) -> subprocess.Popen[bytes]:
     program = _tool(argv[0])
     assert program is not None
     log = daemons.enter_context((folder / f"{argv[0]}.out").open("a"))
@@ -106,6 +115,7 @@ def _start(
         stderr=log,
     )
     daemons.callback(_stop, process)
+    return process
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
@@ -124,17 +134,15 @@ def _states(env: dict[str, str]) -> list[str]:
     return done.stdout.split()
 
 
-def _until(ready: object, folder: Path, what: str) -> None:
-    assert callable(ready)
+def _until(
+    ready: Callable[[], bool], daemons: Sequence[subprocess.Popen[bytes]], folder: Path
+) -> None:
     end = time.monotonic() + _READY_S
     while not ready():
-        if time.monotonic() > end:
-            logs = "\n".join(
-                f"{file.name}: {file.read_text(errors='replace')[-2000:]}"
-                for pattern in ("*.out", "*.log")
-                for file in folder.glob(pattern)
-            )
-            raise AssertionError(f"{what} is not ready after {_READY_S} s\n{logs}")
+        if time.monotonic() > end or any(daemon.poll() is not None for daemon in daemons):
+            files = [*folder.glob("*.out"), *folder.glob("*.log")]
+            logs = "\n".join(f"{f.name}: {f.read_text(errors='replace')[-2000:]}" for f in files)
+            raise AssertionError(f"the daemons are not ready\n{logs}")
         time.sleep(0.1)
 
 
