@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 
+from hpcenv.base.errors import Outside
 from hpcenv.base.known import Fact, Known, Unknown, map_fact
 from hpcenv.base.version import Version
 from hpcenv.engines import userns
@@ -35,7 +36,9 @@ def engines(host: Host, pool: Executor, more: Sequence[Path] = ()) -> Fact[tuple
         # Podman's stand-in for docker says "podman": one engine under two names.
         real = str(Path(path).resolve()) if name in _SIF else name
         # What does not even say its version is not tried.
-        modes = fact if isinstance(fact, Unknown) else _modes(host, name, path)
+        modes: Fact[frozenset[str]] = (
+            fact if isinstance(fact, Unknown) else _modes(host, name, path)
+        )
         described.setdefault(real, HostEngine(name, version, path, modes))
     folders = [*host.path, *map(str, more)]
     where = f"{', '.join(_COMMANDS)} in {len(folders)} folders of PATH and hpcenv's own"
@@ -81,6 +84,13 @@ def _found(host: Host, more: Sequence[Path]) -> Iterator[str]:
 
 
 def _modes(host: Host, name: str, path: str) -> Fact[frozenset[str]]:
+    try:
+        return _tried_modes(host, name, path)
+    except Outside as failure:
+        return Unknown(failure.says, _ASK)
+
+
+def _tried_modes(host: Host, name: str, path: str) -> Fact[frozenset[str]]:
     if name == "docker":
         return _docker_modes(host, path)
     if name in _SIF:

@@ -113,7 +113,7 @@ def _ethernet(host: Host) -> list[Fabric]:
         up = (host.text(f"{folder}/operstate") or "").strip() == "up"
         # Bridges, tunnels and the loopback have no device behind them; type 1 is ARPHRD_ETHER.
         ether = (host.text(f"{folder}/type") or "").strip() == "1"
-        if up and ether and host.at(f"{folder}/device").exists():
+        if up and ether and host.is_folder(f"{folder}/device"):
             speed = (host.text(f"{folder}/speed") or "").strip()
             rate = f"{int(speed) / 1000:g} Gb/s" if speed.isdigit() and int(speed) else ""
             found.append(Fabric("ethernet", device, rate))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -50,6 +51,18 @@ class Host:
             return self.at(path).read_text(encoding="utf-8", errors="replace")
         except OSError:
             return None
+
+    def is_folder(self, path: str) -> bool:
+        """Whether a folder is there, as far as this user may know."""
+        with contextlib.suppress(OSError):
+            return self.at(path).is_dir()
+        return False
+
+    def is_file(self, path: str) -> bool:
+        """Whether a regular file is there, links followed, as far as this user may know."""
+        with contextlib.suppress(OSError):
+            return self.at(path).is_file()
+        return False
 
     def folder(self, path: str) -> tuple[str, ...]:
         """Return the sorted names in a folder; none where it may not be read."""

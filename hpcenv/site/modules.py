@@ -98,7 +98,7 @@ def module_folders(host: Host) -> tuple[str, ...]:
     if not any(named):
         listed = [line.strip() for file in _LISTS for line in (host.text(file) or "").splitlines()]
         named = [line for line in listed if line.startswith("/")] + list(_DEFAULT_FOLDERS)
-    return tuple(dict.fromkeys(p for p in named if p.startswith("/") and host.at(p).is_dir()))
+    return tuple(dict.fromkeys(p for p in named if p.startswith("/") and host.is_folder(p)))
 
 
 def _modulefiles(host: Host, folder: str, below: str = "") -> Iterator[tuple[str, str]]:
@@ -107,7 +107,7 @@ def _modulefiles(host: Host, folder: str, below: str = "") -> Iterator[tuple[str
         path = f"{folder}/{name}"
         if entry.startswith(".") or name.count("/") > 4:
             continue
-        if host.at(path).is_dir():
+        if host.is_folder(path):
             yield from _modulefiles(host, folder, f"{name}/")
         elif _WORTH_READING.search(name):
             yield name.removesuffix(".lua"), path

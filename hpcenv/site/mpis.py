@@ -135,10 +135,9 @@ def _places(host: Host, modules: Modules) -> tuple[_Place, ...]:
             places.append(_Place(f"/{prefix.relative_to(host.root)}/bin", "usual prefix"))
     unique: dict[str, _Place] = {}
     for place in places:
-        folder = host.at(place.folder)
-        if not folder.is_dir():
+        if not host.is_folder(place.folder):
             continue
-        real = str(folder.resolve())
+        real = str(host.at(place.folder).resolve())
         if not any(_programs(host, place.folder, (*_LAUNCHERS, *_COMPILERS))):
             continue
         # A module's name is worth more than having come upon the folder otherwise, too.
@@ -151,9 +150,9 @@ def _places(host: Host, modules: Modules) -> tuple[_Place, ...]:
 def _programs(host: Host, folder: str, patterns: Sequence[str]) -> Iterator[str]:
     for name in host.folder(folder):
         if any(fnmatch.fnmatch(name, pattern) for pattern in patterns):
-            path = host.at(f"{folder}/{name}")
-            if path.is_file() and os.access(path, os.X_OK):
-                yield f"{folder}/{name}"
+            path = f"{folder}/{name}"
+            if host.is_file(path) and os.access(host.at(path), os.X_OK):
+                yield path
 
 
 def _starts(

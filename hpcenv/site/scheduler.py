@@ -75,6 +75,6 @@ def _loaded_by(host: Host, plugin: Path) -> str | None:
     for text in re.findall(rb"\0(/[\w./+\-]+)(?=\0)", plugin.read_bytes()):
         folder = text.decode().rstrip("/")
         for name in ("libpmix.so", "libpmix.so.2"):
-            if host.at(f"{folder}/{name}").is_file():
+            if host.is_file(f"{folder}/{name}"):
                 return str(host.at(f"{folder}/{name}").resolve())
     return None

@@ -13,6 +13,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -154,7 +155,7 @@ def _take_apt(options: Mapping[str, str], root: Path, gathered: _Gathered) -> No
     folder = root / options.get("dir::etc", "etc/apt").lstrip("/")
     files = [folder / options.get("dir::etc::sourcelist", "sources.list")]
     parts = folder / options.get("dir::etc::sourceparts", "sources.list.d")
-    if parts.is_dir():
+    with suppress(OSError):
         files += sorted(p for p in parts.iterdir() if p.suffix in (".list", ".sources"))
     trusts_old = options.get("acquire::check-valid-until", "true").lower() in _NO
     sources: list[AptSource] = []
@@ -325,7 +326,7 @@ def pip_files(env: Mapping[str, str], *, root: Path, prefix: Path) -> list[Path]
     shared = (env.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(os.pathsep)
     files = [root / folder.lstrip("/") / "pip/pip.conf" for folder in shared]
     files.append(root / "etc/pip.conf")
-    if not (named and Path(named).exists()):
+    if not (named and _read(Path(named)) is not None):
         files.append(home / ".pip/pip.conf")
         files.append(Path(env.get("XDG_CONFIG_HOME") or home / ".config") / "pip/pip.conf")
     files.append(prefix / "pip.conf")

@@ -88,7 +88,9 @@ def test_as_an_ordinary_user_nothing_fails() -> None:
         "from hpcenv.site.detect import detect; from hpcenv.site.profile import dump_site\n"
         "print(dump_site(detect('user')))\n"
     )
-    env = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "PYTHONPATH": ":".join(packages)}
+    # Folders that it may not even look into are on many a PATH.
+    env = {"PATH": "/root/bin:/root/x/bin:/usr/bin:/bin", "PYTHONPATH": ":".join(packages)}
+    env |= {"MODULEPATH": "/root/modules", "HOME": "/root", "PIP_CONFIG_FILE": "/root/x/pip.conf"}
 
     def as_nobody(*argv: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
