@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hpcenv.base.known import Unknown
+from hpcenv.base.known import Fact, Unknown, value_of
 from hpcenv.base.version import Version
 from hpcenv.compat.model import Finding, Outlook, Rule, Severity
 from hpcenv.compat.rules.words import FAMILIES, called, evidence_of, image_mpi, missing, site_mpi
@@ -45,11 +45,14 @@ class _Table:
 
 def alone(mpi: Mpi) -> Outlook:
     """Tell what an MPICH-like library does where a PMIx server, but none of PMI-1, is there."""
-    found = _judge(Family.OPENMPI, None, mpi)
+    found = _judge(Family.OPENMPI, _ANY_VERSION, mpi)
     return found.outlook if isinstance(found, _Pair) else Outlook.UNKNOWN
 
 
-def _judge(launcher: Family, version: Version | None, library: Mpi) -> _Pair | Unknown:
+_ANY_VERSION = Unknown("any server", "srun --mpi=list")
+
+
+def _judge(launcher: Family, version: Fact[Version], library: Mpi) -> _Pair | Unknown:
     """Return the row for a pair, or what is missing to choose one."""
     if isinstance(library.family, Unknown):
         return library.family
@@ -66,9 +69,9 @@ def _judge(launcher: Family, version: Version | None, library: Mpi) -> _Pair | U
             if not within(library.version.value, row.library_since, row.library_below):
                 continue
         if row.bounded[0]:
-            if version is None:
-                return Unknown("the launcher's version is not known", "mpirun --version")
-            if not within(version, row.launcher_since, row.launcher_below):
+            if isinstance(version, Unknown):
+                return version
+            if not within(version.value, row.launcher_since, row.launcher_below):
                 continue
         return row
     return Unknown(
@@ -90,20 +93,43 @@ def _check(site: SiteProfile, image: ImageFacts, launch: Launch) -> Iterator[Fin
     family = host.library.family.value
     if family is Family.OPENMPI and mpi.family.value is Family.OPENMPI:
         return
-    version = None if isinstance(host.library.version, Unknown) else host.library.version.value
-    row = _judge(family, version, mpi)
+    row = _judge(family, host.library.version, mpi)
     if isinstance(row, Unknown):
         yield missing("MPI001", _SUBJECT, f"what {called(mpi)} does under {host.name}", row)
     elif row.outlook is not Outlook.WORKS:
+        direct = _taken_for_direct(site, mpi, family, launch)
+        why = _DIRECT if direct else row.why
         yield Finding(
             rule="MPI001",
             severity=Severity.ERROR,
             subject=_SUBJECT,
-            says=f"{called(mpi)} under the launcher of {called(host.library)}: {row.why}",
+            says=f"{called(mpi)} under the launcher of {called(host.library)}: {why}",
             evidence=evidence_of("the image", mpi) + evidence_of("the site", host.library),
             remedy=_remedy(site, mpi.family.value, family),
-            predicts=row.outlook,
+            predicts=Outlook.FAILS if direct else row.outlook,
         )
+
+
+_DIRECT = (
+    "within an allocation Hydra starts its proxies by srun; the library takes itself for started "
+    "by srun directly, finds no PMIx there, and ends in MPI_Init"
+)
+
+
+def _taken_for_direct(site: SiteProfile, library: Mpi, launcher: Family, launch: Launch) -> bool:
+    """Whether Open MPI 4 under Hydra meets Slurm. Measured: Slurm 22.05, MPICH 4.0.2 and 4.1.4.
+
+    On one node `hpcenv run` has Hydra start its ranks itself.
+    """
+    version = value_of(library.version)
+    return (
+        launch.nodes > 1
+        and value_of(site.slurm) is not None
+        and launcher.mpich_abi
+        and value_of(library.family) is Family.OPENMPI
+        and version is not None
+        and version.major < 5
+    )
 
 
 def _remedy(site: SiteProfile, wanted: Family, launcher: Family) -> str:
@@ -123,6 +149,7 @@ MPI001 = Rule(
         {
             "site.mpis.library.family",
             "site.mpis.library.version",
+            "site.slurm",
             "image.mpis.family",
             "image.mpis.version",
         }

@@ -159,11 +159,12 @@ PMI001 = Rule(
     ),
     check=_check,
     doc="""\
-Under srun the library that the ranks load (the image's, or the host's in the bind model) talks to a plug-in of Slurm. Open MPI 5 speaks PMIx alone;
-Open MPI 4 speaks PMI-1 or PMI-2 only where it was built with Slurm's libraries (its components
-mca_pmix_s1 and mca_pmix_s2 tell); MPICH speaks PMI-1, newer ones PMI-2, and PMIx only where it was
-linked to libpmix; Intel MPI speaks PMI-1 since 2021. Where nothing fits, Open MPI stops in MPI_Init, and MPICH runs N worlds of one
-rank (since 4.3 it stops, too, where PMIX_RANK is set).
+Under srun the library that the ranks load (the image's, or the host's in the bind model) talks to
+a plug-in of Slurm. Open MPI 5 speaks PMIx alone; Open MPI 4 speaks PMI-1 or PMI-2 only where it
+was built with Slurm's libraries (its components mca_pmix_s1 and mca_pmix_s2 tell); MPICH speaks
+PMI-1, newer ones PMI-2, and PMIx only where it was linked to libpmix; Intel MPI speaks PMI-1 since
+2021. Where nothing fits, Open MPI stops in MPI_Init, and MPICH runs N worlds of one rank (since
+4.3 it stops, too, where PMIX_RANK is set).
 
 Remedy: the type that fits. `srun --mpi=list` shows what a site has.""",
     tables=("pmi", "family"),

@@ -245,7 +245,7 @@ def _security(site: SiteProfile, image: ImageFacts, launch: Launch) -> Iterator[
             subject="PMIx security",
             says=(
                 f"the client's PMIx knows {_listed(pmix.psec.value)}, the server's asks for "
-                f"{_listed(server.value)}: MPI_Init complains of 'psec … not found', or ends with it"
+                f"{_listed(server.value)}: MPI_Init complains of 'psec … not found', or ends"
             ),
             evidence=read("client's psec", pmix.psec) + read("server's psec", server),
             remedy="export PMIX_MCA_psec=native",
