@@ -127,7 +127,7 @@ def command(
             words = [path, *_openmpi(site, launch), *more]
             words += [word for item in given.items() for word in ("-x", "=".join(item))]
         else:
-            words = [path, *_hydra(launch), *more]
+            words = [path, *_hydra(launch, ambient), *more]
             words += [word for item in given.items() for word in ("-genv", *item)]
     engine_args = [word for mend in mends for word in mend.engine_args]
     inner = engine.exec_argv(image, argv, binds=binds, args=engine_args)
@@ -225,6 +225,10 @@ def _openmpi(site: SiteProfile, launch: Launch) -> list[str]:
     return words
 
 
-def _hydra(launch: Launch) -> list[str]:
+def _hydra(launch: Launch, ambient: Mapping[str, str]) -> list[str]:
     words = ["-n", str(launch.ranks)]
-    return words + (["-ppn", str(launch.ranks_per_node)] if launch.nodes > 1 else [])
+    if launch.nodes > 1:
+        return [*words, "-ppn", str(launch.ranks_per_node)]
+    # Within an allocation it would have srun start even the ranks of its own node, and a library
+    # that looks at Slurm's environment would take itself for srun's.
+    return [*words, *(["-launcher", "fork"] if "SLURM_JOB_ID" in ambient else [])]

@@ -26,7 +26,7 @@ _STEPS = {
 """The steps of the probe, in order, as a person calls them."""
 
 
-_SAID_LINES = 12
+_SAID_LINES = 20
 
 
 @dataclass(frozen=True)

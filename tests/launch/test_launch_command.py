@@ -148,6 +148,12 @@ def test_the_launchers_own_words(launch: Launch, cpus: int | None, words: str) -
     assert list(made(launch, cpus=cpus).launcher[1:]) == words.split()
 
 
+def test_hydra_starts_the_ranks_of_its_own_node_itself_within_an_allocation() -> None:
+    within = {"SLURM_JOB_ID": "7"}
+    assert made(mpirun("mpich"), ambient=within).launcher[-2:] == ("-launcher", "fork")
+    assert "-launcher" not in made(mpirun("mpich", 2), ambient=within).launcher
+
+
 def test_srun_is_told_nodes_ranks_and_interface() -> None:
     launch = Launch("srun", "hybrid", False, 2, 4, mpi_type="pmix_v4")
     words = "srun -N 2 -n 8 --ntasks-per-node=4 --mpi=pmix_v4"
