@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from hpcenv.base.blobs import Blobs, Digest
 from hpcenv.base.errors import BadInput, Refused
 from hpcenv.base.known import Unknown
+from hpcenv.base.together import together
 from hpcenv.base.version import Version
 from hpcenv.image.facts import Family
 from hpcenv.lock import wheels
@@ -83,11 +84,10 @@ def resolve(
     dish, because = choose(recipe.mpi, site.mpis, menu(recipe.base.os))
     say(f"MPI     {dish}: {because}")
     mpi = packages(dish)
-    with ThreadPoolExecutor(2) as pool:
-        debian = pool.submit(_debian, recipe, target, dish, mirrors, work, prefer, upgrade)
-        python = pool.submit(_python, recipe, target, mpi, mirrors, work, prefer, upgrade)
-        releases, debs = debian.result()
-        found = python.result()
+    (releases, debs), (_, found) = together(
+        lambda: _debian(recipe, target, dish, mirrors, work, prefer, upgrade),
+        lambda: ((), _python(recipe, target, mpi, mirrors, work, prefer, upgrade)),
+    )
     artefacts = [*debs, *found, *patches(recipe, blobs), runtime(blobs)]
     newest = max(datetime.fromisoformat(release.date) for release in releases)
     say(f"locked  {len(artefacts)} files, {sum(a.size for a in artefacts) / 1e6:,.0f} MB")
@@ -229,19 +229,12 @@ def _python(
         )
         return [(role, distribution) for distribution in found]
 
-    with ThreadPoolExecutor(4) as pool:
-        jobs = [pool.submit(solve, "python", image)]
-        if horovod:
-            jobs.append(pool.submit(solve, "build-python", _BUILD, "--no-deps"))
-        if apart:
-            jobs.append(pool.submit(solve, "data", apart, "--no-deps"))
-        source = (
-            pool.submit(wheels.source_distribution, "horovod", horovod, mirrors)
-            if horovod
-            else None
-        )
-        results = [job.result() for job in jobs]
-        sources = [source.result()] if source else []
+    jobs = [partial(solve, "python", image)]
+    if horovod:
+        jobs.append(partial(solve, "build-python", _BUILD, "--no-deps"))
+    if apart:
+        jobs.append(partial(solve, "data", apart, "--no-deps"))
+    results = together(*jobs)
     there = {distribution.name for _, distribution in results[0]}
     found = [
         _wheel(distribution, role)
@@ -250,7 +243,10 @@ def _python(
         # What the image has already serves its build as well.
         if role != "build-python" or distribution.name not in there
     ]
-    return [*found, *(_artefact("sdist", "source", each) for each in sources)]
+    if horovod:
+        source = wheels.source_distribution("horovod", horovod, mirrors)
+        found.append(_artefact("sdist", "source", source))
+    return found
 
 
 def _framework(recipe: Recipe) -> list[str]:

@@ -14,8 +14,8 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, TypeAlias
 from urllib.parse import unquote, urlsplit
@@ -27,10 +27,8 @@ from requests.utils import should_bypass_proxies
 from hpcenv.base.blobs import Blobs, Digest
 from hpcenv.base.errors import Failure, Outside, Refused
 from hpcenv.base.publish import publish
+from hpcenv.base.together import AT_ONCE, as_they_end
 from hpcenv.sources.mirrors import Mirrors
-
-AT_ONCE = 8
-"""Files under way at the same time."""
 
 _CONNECT_S, _READ_S = 10.0, 30.0
 _TRIES = 5
@@ -131,29 +129,25 @@ def download(
     missing = list({item.sha256: item for item in wanted if not blobs.has(item.sha256)}.values())
     if not missing:
         return
-    counter = _Counter(missing, progress)
-    stop = threading.Event()
+    counter, stop = _Counter(missing, progress), threading.Event()
     failures: list[Failure] = []
-    with session(mirrors) as http, ThreadPoolExecutor(AT_ONCE) as pool:
+    with session(mirrors) as http:
         jobs = [
-            pool.submit(_bring, item, blobs, http, counter, stop) for item in _big_first(missing)
+            partial(_bring, item, blobs, http, counter, stop)
+            for item in sorted(missing, key=lambda item: -item.size)
         ]
         try:
-            for job in as_completed(jobs):
-                try:
-                    job.result()
-                except _Stopped:
-                    continue
-                except Failure as failure:
-                    failures.append(failure)
-                    # A host that cannot be reached will not be for the others; a file that is
-                    # gone from its mirror says nothing of the next one.
-                    if isinstance(failure, _Unreachable):
-                        stop.set()
+            for _, result in as_they_end(jobs):
+                if isinstance(result, Failure):
+                    failures.append(result)
+                elif result is not None:
+                    raise result
+                # A host that cannot be reached will not be for the others; a file that is gone
+                # from its mirror says nothing of the next one.
+                if isinstance(result, _Unreachable):
+                    break
         finally:
             stop.set()
-            for job in jobs:
-                job.cancel()
     if failures:
         raise _together(failures, len(missing))
 
@@ -180,42 +174,38 @@ class _Counter:
             self._progress(Tally(self._files, self._files_done, self._bytes, self._bytes_done))
 
 
-def _big_first(items: Sequence[Wanted]) -> list[Wanted]:
-    return sorted(items, key=lambda item: -item.size)
-
-
 def _bring(
     item: Wanted, blobs: Blobs, http: requests.Session, counter: _Counter, stop: threading.Event
 ) -> None:
-    partial = blobs.root / ".incoming" / item.sha256
-    partial.parent.mkdir(parents=True, exist_ok=True)
-    with _claimed(partial) as out:
+    incoming = blobs.root / ".incoming" / item.sha256
+    incoming.parent.mkdir(parents=True, exist_ok=True)
+    with _claimed(incoming) as out:
         if blobs.has(item.sha256):  # another process brought it meanwhile
-            partial.unlink()
+            incoming.unlink()
             counter.add(item.size, files=1)
             return
         try:
             _fill(item, out, http, counter, stop)
         except Failure as failure:
             # What has arrived so far is kept for the next attempt, unless it is wrong.
-            if isinstance(failure, Refused) or partial.stat().st_size == 0:
-                partial.unlink()
+            if isinstance(failure, Refused) or incoming.stat().st_size == 0:
+                incoming.unlink()
             raise
         out.flush()
         with publish(blobs.path(item.sha256)) as beside:
-            partial.chmod(0o644)
-            partial.rename(beside)
+            incoming.chmod(0o644)
+            incoming.rename(beside)
         counter.add(0, files=1)
 
 
 @contextlib.contextmanager
-def _claimed(partial: Path) -> Iterator[IO[bytes]]:
+def _claimed(incoming: Path) -> Iterator[IO[bytes]]:
     """Open a partial file for us alone, among threads and processes; what is in it stays."""
     while True:
-        with partial.open("a+b") as out:
+        with incoming.open("a+b") as out:
             fcntl.flock(out, fcntl.LOCK_EX)
             # Whoever had it before us may have finished and moved it away.
-            if partial.exists() and partial.stat().st_ino == os.fstat(out.fileno()).st_ino:
+            if incoming.exists() and incoming.stat().st_ino == os.fstat(out.fileno()).st_ino:
                 yield out
                 return
 

@@ -8,8 +8,8 @@ and find-links, as pages or as plain folders.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
@@ -27,7 +27,8 @@ from pypi_simple import (
 
 from hpcenv.base.blobs import Digest
 from hpcenv.base.errors import Failure, Outside
-from hpcenv.sources.download import AT_ONCE, host_of, session
+from hpcenv.base.together import together
+from hpcenv.sources.download import host_of, session
 from hpcenv.sources.mirrors import Mirrors
 
 
@@ -67,24 +68,20 @@ def offers(projects: Iterable[str], mirrors: Mirrors) -> dict[str, tuple[Offer, 
     indexes: tuple[str, ...] = ()
     if not mirrors.no_index:
         indexes = (mirrors.index or PYPI_SIMPLE_ENDPOINT, *mirrors.extra_indexes)
-    with session(mirrors) as http, ThreadPoolExecutor(AT_ONCE) as pool:
-        asked = {
-            (index, name): pool.submit(_project, index, name, http)
-            for name in names
-            for index in indexes
-        }
-        try:
-            found = [offer for links in mirrors.find_links for offer in _links(links, http)]
-            return {
-                name: tuple(
-                    [offer for index in indexes for offer in asked[index, name].result()]
-                    + [offer for offer in found if _project_of(offer.file) == name]
-                )
-                for name in names
-            }
-        finally:
-            for job in asked.values():
-                job.cancel()
+    asked = [(name, index) for name in names for index in indexes]
+    with session(mirrors) as http:
+        answers = together(
+            *(partial(_project, index, name, http) for name, index in asked),
+            *(partial(_links, links, http) for links in mirrors.find_links),
+        )
+    linked = [offer for answer in answers[len(asked) :] for offer in answer]
+    found: dict[str, list[Offer]] = {name: [] for name in names}
+    for (name, _), answer in zip(asked, answers, strict=False):
+        found[name] += answer
+    return {
+        name: (*offered, *(offer for offer in linked if _project_of(offer.file) == name))
+        for name, offered in found.items()
+    }
 
 
 def locate(files: Mapping[str, Digest], mirrors: Mirrors) -> dict[str, tuple[str, ...]]:

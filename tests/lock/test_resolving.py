@@ -130,6 +130,7 @@ def test_packages_that_do_not_go_together_are_told(work: Path) -> None:
     assert raised.value.remedy and "[python]" in raised.value.remedy
 
 
+@pytest.mark.campaign  # the image tests bootstrap too, by way of the builder
 def test_an_image_is_bootstrapped_from_the_fetched_files_alone(work: Path, tmp_path: Path) -> None:
     if shutil.which("mmdebstrap") is None:
         pytest.fail("mmdebstrap is missing: see the packages that the README names")
