@@ -39,21 +39,18 @@ C_LIBRARY = frozenset(
 
 
 def library_folders(root: RootFs, machine: str) -> tuple[str, ...]:
-    """Return the folders that the loader searches for a library of that machine, in order."""
+    """Return the folders, links resolved, that the loader searches for a machine's libraries."""
     triple = _TRIPLES.get(machine, f"{machine}-linux-gnu")
     trusted = (f"/lib/{triple}", f"/usr/lib/{triple}", "/lib64", "/usr/lib64", "/lib", "/usr/lib")
-    folders = [*_configured(root, "/etc/ld.so.conf", 0), *trusted]
-    seen: dict[str, str] = {}
-    for folder in folders:
-        real = root.resolve(folder)
-        if real is not None:
-            seen.setdefault(real, folder)
-    return tuple(seen)
+    folders = [*_configured(root, "/etc/ld.so.conf", set()), *trusted]
+    real = (root.resolve(folder) for folder in folders)
+    return tuple(dict.fromkeys(folder for folder in real if folder is not None))
 
 
-def _configured(root: RootFs, file: str, depth: int) -> Iterator[str]:
-    text = root.read(file)
-    if text is None or depth > 8:
+def _configured(root: RootFs, file: str, seen: set[str]) -> Iterator[str]:
+    text = None if file in seen else root.read(file)
+    seen.add(file)
+    if text is None:
         return
     for line in text.decode(errors="replace").splitlines():
         words = line.split("#", 1)[0].replace(",", " ").replace(":", " ").split()
@@ -61,7 +58,7 @@ def _configured(root: RootFs, file: str, depth: int) -> Iterator[str]:
             for pattern in words[1:]:
                 absolute = posixpath.join(posixpath.dirname(file), pattern)
                 for found in root.find(absolute):
-                    yield from _configured(root, found, depth + 1)
+                    yield from _configured(root, found, seen)
         elif words[:1] != ["hwcap"]:
             yield from (word.split("=", 1)[0] for word in words if word.startswith("/"))
 

@@ -204,6 +204,7 @@ def small_sif(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_sif(tree, folder / "small.sif", "zstd")
 
 
+@settings(max_examples=40)
 @given(data=st.data())
 def test_a_damaged_sif_is_refused_or_read_never_a_crash(
     small_sif: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
