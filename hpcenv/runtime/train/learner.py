@@ -80,10 +80,11 @@ class Learner:
             [tf.Variable(tf.zeros_like(weight)) for _ in range(optimizer.slots)]
             for weight in self.weights
         ]
-        self._step = tf.function(self._one_step)
-        self._gradients = tf.function(self._gradients_here)
-        self._mean = tf.function(collective.allreduce_mean)
-        self._judge = tf.function(self._judge_here)
+        # No control flow hangs on a tensor, so AutoGraph has nothing to rewrite.
+        self._step = tf.function(self._one_step, autograph=False)
+        self._gradients = tf.function(self._gradients_here, autograph=False)
+        self._mean = tf.function(collective.allreduce_mean, autograph=False)
+        self._judge = tf.function(self._judge_here, autograph=False)
 
     # -- the step --------------------------------------------------------------------------------
 
