@@ -18,6 +18,8 @@ _WAY = (
     "# on a Linux host with mmdebstrap, dpkg and python3"
 )
 
+_SECTION = 48 << 10
+
 
 def definition(plan: BuildPlan, ours: Ours) -> str:
     """Return the definition file.
@@ -43,7 +45,7 @@ def definition(plan: BuildPlan, ours: Ours) -> str:
         sections.append(f"%files from {builders[0].name}\n{rows}")
     sections.append(_post(plan, final))
     sections.append(_environment(plan))
-    sections.append(f"%runscript\n{_indented(plan.entry)}")
+    sections.append(_section("runscript", plan.entry))
     labels = "".join(f"    {name} {value}\n" for name, value in plan.labels.items())
     sections.append(f"%labels\n{labels}")
     return "\n".join(sections)
@@ -78,11 +80,13 @@ def _setup(plan: BuildPlan, stage: Stage, ours: Ours, folder: str, *, last: bool
         + "".join(export.embed(tuple(wanted.values()), ours, folder))
         + f"rm -rf {repository}\nmkdir {repository}\n{debs}"
         + f"(\ncd {repository}\n{steps.INDEX})\n"
-        + f"{make} > {folder}/base.tar\n"
+        # A package manager syncs after each file, and a disk makes it wait.
+        + f"( if [ -w /dev/shm ]; then TMPDIR=/dev/shm; export TMPDIR; fi; {make} )"
+        f" > {folder}/base.tar\n"
         + f"tar -x -C $APPTAINER_ROOTFS --numeric-owner -p --exclude='./dev/*' "
         f"-f {folder}/base.tar\n" + copies + (f"rm -rf {folder}\n" if last else "")
     )
-    return f"%setup\n{_indented(text)}"
+    return _section("setup", text)
 
 
 def _post(plan: BuildPlan, stage: Stage) -> str:
@@ -94,13 +98,13 @@ def _post(plan: BuildPlan, stage: Stage) -> str:
         text += export.script(Stage(each.name, each.parent, kept))
     if not stage.keeps:
         text += export.CLEAN
-    return f"%post\n{_indented(text)}"
+    return _section("post", text)
 
 
 def _environment(plan: BuildPlan) -> str:
     unset = f"unset {' '.join(plan.unset)}\n" if plan.unset else ""
     lines = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in plan.env.items())
-    return f"%environment\n{_indented(unset + lines)}"
+    return _section("environment", unset + lines)
 
 
 def _below(plan: BuildPlan, stage: Stage) -> list[Stage]:
@@ -108,6 +112,17 @@ def _below(plan: BuildPlan, stage: Stage) -> list[Stage]:
     return [*parents, stage]
 
 
-def _indented(text: str) -> str:
-    # Apptainer reads a line that starts with "%" as the next section.
-    return "".join(f"    {line}\n" if line else "\n" for line in text.rstrip("\n").split("\n"))
+def _section(name: str, text: str) -> str:
+    """Return a section, in pieces where it is long.
+
+    Apptainer reads a section as one token of at most 64 KiB (Go's ``bufio.MaxScanTokenSize``),
+    joins sections of one name, and takes a line that starts with "%" for the next one.
+    """
+    found, size = f"%{name}\n", 0
+    for line in text.rstrip("\n").split("\n"):
+        row = f"    {line}\n" if line else "\n"
+        size += len(row.encode())
+        if size > _SECTION:
+            found, size = f"{found}%{name}\n", len(row.encode())
+        found += row
+    return found
