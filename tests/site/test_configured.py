@@ -289,8 +289,11 @@ def test_no_secret_gets_out(user: str, password: str, shape: str) -> None:
             f"Types: deb\nURIs: {url}\nSuites: a\nComponents: b\nSigned-By: {KEYRING}\n",
         )
         write(folder / "etc/apt/sources.list", f"deb {url} a b\ndeb [trusted=yes] {url} a b\n")
+        # A quote would end apt's value, for apt itself, too.
+        quoted = url.replace('"', "%22")
         conf = write(
-            folder / "own.conf", f'Acquire::http::Proxy "{url}";\nAcquire::https::Proxy "{url}";\n'
+            folder / "own.conf",
+            f'Acquire::http::Proxy "{quoted}";\nAcquire::https::Proxy "{quoted}";\n',
         )
         env = bare(folder, APT_CONFIG=str(conf))
         for variable in ("HTTPS_PROXY", "http_proxy", "ALL_PROXY", "NO_PROXY", "PIP_INDEX_URL"):
@@ -300,10 +303,8 @@ def test_no_secret_gets_out(user: str, password: str, shape: str) -> None:
     text = dump_site(site)
     assert parse_site(text, "x") == site
     for shown in (text, dump_json(site), summary(site), repr(mirrors)):
-        for secret in (user, password):
-            assert secret not in shown
-            # Nor a part of it that an unlucky separator cut off.
-            assert secret[:4] not in shown and secret[-4:] not in shown
+        # Nor a part of it that an unlucky separator cut off: each begins and ends like no other.
+        assert "Zq" not in shown and "qZ" not in shown
 
 
 @pytest.mark.parametrize(
