@@ -53,7 +53,7 @@ class Inside:
         )
 
     def run(
-        self, ranks: int, *words: str | Path, status: int = 0, seconds: float = 180
+        self, ranks: int, *words: str | Path, status: int = 0, seconds: float = 300
     ) -> subprocess.CompletedProcess[str]:
         """Run to the end; asserts the exit status."""
         done = subprocess.run(
