@@ -25,6 +25,12 @@ class Family(StrEnum):
         """Whether the family belongs to the MPICH ABI initiative (``libmpi.so.12``)."""
         return self is not Family.OPENMPI
 
+    @property
+    def product(self) -> str:
+        """Its name as its makers write it."""
+        names = ("Open MPI", "MPICH", "Intel MPI", "Cray MPICH", "MVAPICH")
+        return dict(zip(Family, names, strict=True))[self]
+
 
 class Pmi(StrEnum):
     """The wire between launcher and library."""

@@ -8,18 +8,9 @@ from typing import Any, TypeVar
 
 from hpcenv.base.known import Fact, Known, Unknown, value_of
 from hpcenv.base.version import Version
-from hpcenv.image.facts import Family
 from hpcenv.site.model import HostEngine, SiteMpi, SiteProfile, Slurm
 
 T = TypeVar("T")
-
-FAMILY_NAMES = {
-    Family.OPENMPI: "Open MPI",
-    Family.MPICH: "MPICH",
-    Family.INTEL: "Intel MPI",
-    Family.CRAY: "Cray MPICH",
-    Family.MVAPICH: "MVAPICH",
-}
 
 
 def summary(profile: SiteProfile) -> str:
@@ -89,7 +80,7 @@ def _mpi(mpi: SiteMpi) -> str:
     pmix = value_of(library.pmix) if library.pmix is not None else None
     ucx, ofi = value_of(mpi.ucx), value_of(mpi.libfabric)
     parts = [
-        f"{FAMILY_NAMES[family] if family else 'unknown family'} {version or '?'}",
+        f"{family.product if family else 'unknown family'} {version or '?'}",
         f"PMIx {value_of(pmix.version) or '?'}" if pmix else "",
         f"UCX {ucx}" if ucx else "",
         f"libfabric {ofi}" if ofi else "",

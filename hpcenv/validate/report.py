@@ -8,19 +8,12 @@ from typing import Literal
 
 from hpcenv.base.known import Fact, Unknown, value_of
 from hpcenv.compat.model import Finding, Judged, Outlook, Severity
-from hpcenv.image.facts import Family, ImageFacts, Mpi
+from hpcenv.image.facts import ImageFacts, Mpi
 from hpcenv.launch.model import Launch
 from hpcenv.site.model import SiteProfile
 from hpcenv.validate.seen import Seen, agree
 
 _PROMISES = frozenset({Outlook.WORKS, Outlook.SLOW, Outlook.NEVER_RUN})
-_FAMILIES = {
-    Family.OPENMPI: "Open MPI",
-    Family.MPICH: "MPICH",
-    Family.INTEL: "Intel MPI",
-    Family.CRAY: "Cray MPICH",
-    Family.MVAPICH: "MVAPICH",
-}
 
 
 @dataclass(frozen=True)
@@ -200,7 +193,7 @@ def describe_image(facts: ImageFacts) -> str:
 def _mpi(mpi: Mpi) -> str:
     family = value_of(mpi.family)
     version = value_of(mpi.version)
-    name = f"{_FAMILIES[family] if family else mpi.soname} {version or ''}".rstrip()
+    name = f"{family.product if family else mpi.soname} {version or ''}".rstrip()
     client = value_of(mpi.pmix) if mpi.pmix else None
     pmix = value_of(client.version) if client else None
     return f"{name} (PMIx {pmix})" if pmix else name

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hpcenv.base.known import Fact, Unknown, value_of
 from hpcenv.base.version import Version
 from hpcenv.compat.model import Finding, Outlook, Rule, Severity
-from hpcenv.compat.rules.words import FAMILIES, called, evidence_of, image_mpi, missing, site_mpi
+from hpcenv.compat.rules.words import called, evidence_of, image_mpi, missing, site_mpi
 from hpcenv.compat.tables import table, within
 from hpcenv.image.facts import Family, ImageFacts, Mpi
 from hpcenv.launch.model import Launch
@@ -75,7 +75,7 @@ def _judge(launcher: Family, version: Fact[Version], library: Mpi) -> _Pair | Un
                 continue
         return row
     return Unknown(
-        f"nobody has measured {called(library)} under a launcher of {FAMILIES[launcher]}",
+        f"nobody has measured {called(library)} under a launcher of {launcher.product}",
         "hpcenv validate-mpi IMAGE on the site: the proof tells",
     )
 
@@ -136,10 +136,8 @@ def _remedy(site: SiteProfile, wanted: Family, launcher: Family) -> str:
     others = [] if isinstance(site.mpis, Unknown) else site.mpis.value
     for other in others:
         if not isinstance(other.library.family, Unknown) and other.library.family.value is wanted:
-            return (
-                f"launch with the site's {FAMILIES[wanted]} ({other.name}), or build for this one"
-            )
-    return f"use an image with {FAMILIES[launcher]}: hpcenv lock RECIPE --site {site.name}"
+            return f"launch with the site's {wanted.product} ({other.name}), or build for this one"
+    return f"use an image with {launcher.product}: hpcenv lock RECIPE --site {site.name}"
 
 
 MPI001 = Rule(

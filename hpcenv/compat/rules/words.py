@@ -6,17 +6,9 @@ from typing import Any
 
 from hpcenv.base.known import Fact, Known, Unknown, value_of
 from hpcenv.compat.model import Finding, Outlook, Severity
-from hpcenv.image.facts import Family, ImageFacts, Mpi, Pmix
+from hpcenv.image.facts import ImageFacts, Mpi, Pmix
 from hpcenv.launch.model import Launch
 from hpcenv.site.model import SiteMpi, SiteProfile
-
-FAMILIES = {
-    Family.OPENMPI: "Open MPI",
-    Family.MPICH: "MPICH",
-    Family.INTEL: "Intel MPI",
-    Family.CRAY: "Cray MPICH",
-    Family.MVAPICH: "MVAPICH",
-}
 
 
 def image_mpi(image: ImageFacts) -> Mpi | None:
@@ -50,7 +42,7 @@ def pmix_of(mpi: Mpi) -> Pmix | None:
 def called(mpi: Mpi) -> str:
     """Name an MPI library: ``Open MPI 4.1.4``."""
     family, version = value_of(mpi.family), value_of(mpi.version)
-    name = FAMILIES[family] if family else "an MPI of unknown family"
+    name = family.product if family else "an MPI of unknown family"
     return f"{name} {version}" if version else f"{name} (version unknown)"
 
 
