@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -294,7 +295,8 @@ class _Work:
         with publish(self.store.packed / key) as beside:
             beside.mkdir()
             sif = beside / SIF
-            tool = pack.pack(sif, lambda out: layers.write_tree(chain, out, self.plan.epoch), about)
+            feed = partial(layers.write_tree, chain, epoch=self.plan.epoch)
+            tool = pack.pack(sif, feed, about, as_root_of_tree())
             sif.chmod(0o755)
             record = Record(digest_of_file(sif), key, sif.stat().st_size, (tool,))
             (beside / MANIFEST).write_text(files[str(manifest.PATH)])

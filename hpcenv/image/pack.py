@@ -11,7 +11,7 @@ import hashlib
 import json
 import subprocess
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, BinaryIO
@@ -54,7 +54,9 @@ class About:
     runscript: str
 
 
-def pack(out: Path, feed: Callable[[IO[bytes]], None], about: About) -> str:
+def pack(
+    out: Path, feed: Callable[[IO[bytes]], None], about: About, as_root: Sequence[str] = ()
+) -> str:
     """Write a SIF.
 
     Parameters
@@ -63,6 +65,9 @@ def pack(out: Path, feed: Callable[[IO[bytes]], None], about: About) -> str:
         The file to make.
     feed : callable
         Writes the root file system as a tar stream: each path once, parents first.
+    as_root : sequence of str
+        The words before a program that make an ordinary user root: mksquashfs 4.5 gives the root
+        folder of a tar to whoever runs it, whatever ``-root-uid`` says.
 
     Returns
     -------
@@ -81,7 +86,7 @@ def pack(out: Path, feed: Callable[[IO[bytes]], None], about: About) -> str:
     data = _TABLE + _SLOTS * sif.DESCRIPTOR_SIZE
     small = sum(len(content) for _, _, content in objects)
     start = -(-(data + small) // _ALIGN) * _ALIGN
-    _squash(out, feed, start, about.epoch)
+    _squash(out, feed, start, about.epoch, as_root)
     with out.open("r+b") as file:
         size = file.seek(0, 2) - start
         _container(file, objects, data, start, size, about)
@@ -100,8 +105,11 @@ def version() -> str:
     return " ".join(lines[0].split()[:3]) if lines else "mksquashfs"
 
 
-def _squash(out: Path, feed: Callable[[IO[bytes]], None], start: int, epoch: int) -> None:
+def _squash(
+    out: Path, feed: Callable[[IO[bytes]], None], start: int, epoch: int, as_root: Sequence[str]
+) -> None:
     argv = [
+        *as_root,
         *("mksquashfs", "-", str(out), "-tar", "-noappend", "-offset", str(start)),
         *("-comp", "zstd", "-Xcompression-level", str(LEVEL), "-mem", _MEMORY),
         *("-mkfs-time", str(epoch), "-all-time", str(epoch), "-root-time", str(epoch)),
