@@ -167,7 +167,10 @@ def test_ucx_between_user_namespaces_is_mended(library: Mpi) -> None:
     """ucx#4224, ucx#8958, apptainer#769."""
     judged = judge(f.site(f.DEBIAN_MPICH), f.image(library), f.mpirun(rootless=True))
     found = finding(judged, "SHM002")
-    assert found.mend is not None and found.mend.env == {"UCX_POSIX_USE_PROC_LINK": "n"}
+    assert found.mend is not None and found.mend.env == {
+        "UCX_POSIX_USE_PROC_LINK": "n",
+        "UCX_TLS": "^cma",
+    }
     assert judged.outlook is Outlook.WORKS
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from hpcenv.base.known import Known, Unknown, value_of
 from hpcenv.base.version import Version
 from hpcenv.compat.model import Finding, Outlook, Rule, Severity
-from hpcenv.compat.rules.words import called, evidence_of, loaded_mpi, read
+from hpcenv.compat.rules.words import called, evidence_of, loaded_mpi, of_mpis, read
 from hpcenv.image.facts import Family, ImageFacts
 from hpcenv.launch.model import Launch, Mend
 from hpcenv.site.model import SiteProfile
@@ -50,7 +50,7 @@ def _vader(site: SiteProfile, image: ImageFacts, launch: Launch) -> Iterator[Fin
 SHM001 = Rule(
     id="SHM001",
     title="Open MPI 4 copies between user namespaces",
-    reads=frozenset({"image.mpis.family", "image.mpis.version", "image.mpis.transports"}),
+    reads=of_mpis("family", "version", "transports"),
     check=_vader,
     doc="""\
 Where containers run without root, each rank gets a user namespace of its own, and the kernel lets
@@ -77,25 +77,27 @@ def _ucx(site: SiteProfile, image: ImageFacts, launch: Launch) -> Iterator[Findi
         severity=Severity.WARNING,
         subject=_SUBJECT,
         says=(
-            f"the UCX of {called(mpi)} opens other ranks' files below /proc: user namespaces "
-            "forbid it, and UCX reports 'Permission denied' and takes another way"
+            f"the UCX of {called(mpi)} opens other ranks' files below /proc and copies from their "
+            "memory (cma): user namespaces forbid both, and MPI_Init or a large message ends it"
         ),
         evidence=evidence_of(whose, mpi) + read("its transports", mpi.transports),
-        remedy="export UCX_POSIX_USE_PROC_LINK=n",
-        predicts=Outlook.SLOW,
-        mend=Mend(env={"UCX_POSIX_USE_PROC_LINK": "n"}),
+        remedy="export UCX_POSIX_USE_PROC_LINK=n UCX_TLS=^cma",
+        predicts=Outlook.FAILS,
+        mend=Mend(env={"UCX_POSIX_USE_PROC_LINK": "n", "UCX_TLS": "^cma"}),
     )
 
 
 SHM002 = Rule(
     id="SHM002",
     title="UCX opens files of other user namespaces",
-    reads=frozenset({"image.mpis.family", "image.mpis.transports"}),
+    reads=of_mpis("family", "transports"),
     check=_ucx,
     doc="""\
 UCX's posix transport reaches another rank's shared memory through /proc/PID/fd, which the kernel
-refuses between user namespaces (ucx#4224, ucx#8958, apptainer#769). Measured 2026-11: wheel mpich
-4.3.2 under rootless apptainer works and prints "UCX ERROR open(file_name=/proc/N/fd/M) failed:
-Permission denied" until UCX_POSIX_USE_PROC_LINK=n (which `hpcenv run` sets) or
-`apptainer exec --sharens`.""",
+refuses between user namespaces (ucx#4224, ucx#8958, apptainer#769), and its cma transport copies
+from that rank's memory, which the kernel refuses too. Measured 2026-11 under rootless apptainer:
+MPICH 4.0.2 with UCX 1.13 ends in MPI_Init; with UCX_POSIX_USE_PROC_LINK=n it ends in the first
+message of some MB, in uct_cma_ep_tx; with UCX_TLS=^cma besides, it works. Wheel mpich 4.3.2 works
+and prints "UCX ERROR open(file_name=/proc/N/fd/M) failed: Permission denied". `hpcenv run` sets
+both; another way, seen working, is `apptainer exec --sharens`.""",
 )
