@@ -29,11 +29,20 @@ MIRRORS = "MIRRORS"
 INDEX = "INDEX"
 
 DOWNLOAD = """\
-import concurrent.futures, hashlib, html, os, re, sys, urllib.error, urllib.parse, urllib.request
+import concurrent.futures, hashlib, html, os, re, sys, time
+import urllib.error, urllib.parse, urllib.request
 folder, mirrors, index = sys.argv[1], sys.argv[2].split(), sys.argv[3].rstrip("/")
-def read(url):
-    with urllib.request.urlopen(url, timeout=120) as answer:
-        return answer.read()
+def read(url, tries=4):
+    try:
+        with urllib.request.urlopen(url, timeout=120) as answer:
+            return answer.read()
+    except urllib.error.HTTPError:
+        raise
+    except OSError:
+        if tries == 1:
+            raise
+    time.sleep(3)
+    return read(url, tries - 1)
 def places(project, path):
     if project == "-":
         return [mirror.rstrip("/") + "/" + path for mirror in mirrors]

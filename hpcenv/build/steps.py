@@ -238,8 +238,9 @@ with multiprocessing.get_context("fork").Pool() as pool:
 
 _HOROVOD = """
 import os
-os.environ.update({{"TF_CPP_MIN_LOG_LEVEL": "2", "HOROVOD_CONTROLLER": "{by}",
-                   "HOROVOD_CPU_OPERATIONS": "{by}"}})
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+os.environ["HOROVOD_CONTROLLER"] = os.environ["HOROVOD_CPU_OPERATIONS"] = "{by}"
+os.environ["HOROVOD_GLOO_IFACE"] = "lo"
 import horovod.tensorflow as hvd, tensorflow as tf
 hvd.init()
 total = hvd.allreduce(tf.constant([1.0, 2.0]), op=hvd.Sum).numpy().tolist()
