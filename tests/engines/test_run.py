@@ -165,3 +165,17 @@ def test_a_stopped_run_leaves_no_process_and_no_mount(
             f"print(*(p.name for p in abandoned(Path({str(tree.parent)!r}))))"
         )
         assert [*told.split(), "tree"] == left
+
+
+def test_root_and_an_ordinary_user_pack_the_same_bytes(
+    root_person: Person, ordinary_person: Person, tree_tar: Path
+) -> None:
+    code = (
+        "import hashlib, shutil; from pathlib import Path\n"
+        "from hpcenv.image import pack; from hpcenv.engines.userns import as_root_of_tree\n"
+        "about = pack.About('x86_64', 1700000000, '', {}, {}, '')\n"
+        f"feed = lambda out: shutil.copyfileobj(open({str(tree_tar)!r}, 'rb'), out)\n"
+        "pack.pack(Path('packed.sif'), feed, about, as_root_of_tree())\n"
+        "print(hashlib.sha256(Path('packed.sif').read_bytes()).hexdigest())"
+    )
+    assert root_person.python(code) == ordinary_person.python(code)
