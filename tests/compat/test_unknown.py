@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcenv.base.known import Known
-from hpcenv.compat.model import Outlook
+from hpcenv.compat.model import Outlook, Rule
 from hpcenv.compat.predict import judge
 from hpcenv.compat.registry import RULES
 from hpcenv.image.facts import Abi, Family, ImageFacts, Mpi
@@ -178,3 +179,25 @@ def test_each_rule_names_facts_that_there_are() -> None:
         for read in rule.reads:
             whose, name, *_ = read.split(".")
             assert name in names[whose], (rule.id, read)
+
+
+def _covered(path: str, reads: frozenset[str]) -> bool:
+    name = re.sub(r"\[\d+\]", "", path)
+    return any(
+        name == read or read.startswith(name + ".") or name.startswith(read + ".") for read in reads
+    )
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+@settings(max_examples=25)
+@given(site=SITES, image=IMAGES, data=st.data())
+def test_a_rule_reads_nothing_but_what_it_names(
+    rule: Rule, site: SiteProfile, image: ImageFacts, data: st.DataObject
+) -> None:
+    launch = data.draw(st.sampled_from(offers(site, image, 1, 2)))
+    there = [*("site" + p for p in facts_in(site)), *("image" + p for p in facts_in(image))]
+    lost = frozenset(path for path in there if not _covered(path, rule.reads))
+    without_them = (without(site, lost, "site"), without(image, lost, "image"), launch)
+    before, after = list(rule.check(site, image, launch)), list(rule.check(*without_them))
+    assert [found.predicts for found in before] == [found.predicts for found in after]
+    assert [found.mend for found in before] == [found.mend for found in after]

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from hpcenv.base.known import Fact, Known, Unknown
 from hpcenv.base.version import Version
 from hpcenv.compat.model import Finding, Outlook, Rule, Severity
-from hpcenv.compat.rules.words import called, evidence_of, image_mpi, missing, read, site_mpi
+from hpcenv.compat.rules.words import (
+    called,
+    evidence_of,
+    image_mpi,
+    missing,
+    of_mpis,
+    read,
+    site_mpi,
+)
 from hpcenv.compat.tables import table
 from hpcenv.image.facts import Family, ImageFacts, Mpi
 from hpcenv.launch.model import Launch
@@ -133,14 +141,7 @@ def _refusal(
 ABI001 = Rule(
     id="ABI001",
     title="The host's MPI library can stand in the image's place",
-    reads=frozenset(
-        {
-            "site.mpis.library.family",
-            "site.mpis.library.version",
-            "image.mpis.family",
-            "image.mpis.version",
-        }
-    ),
+    reads=of_mpis("family", "version", "abi"),
     check=_check,
     doc="""\
 In the bind model the host's libmpi takes the place of the one that the image's programs were

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hpcenv.base.known import Fact, Unknown, value_of
 from hpcenv.base.version import Version
 from hpcenv.compat.model import Finding, Outlook, Rule, Severity
-from hpcenv.compat.rules.words import called, evidence_of, image_mpi, missing, site_mpi
+from hpcenv.compat.rules.words import called, evidence_of, image_mpi, missing, of_mpis, site_mpi
 from hpcenv.compat.tables import table, within
 from hpcenv.image.facts import Family, ImageFacts, Mpi
 from hpcenv.launch.model import Launch
@@ -143,15 +143,7 @@ def _remedy(site: SiteProfile, wanted: Family, launcher: Family) -> str:
 MPI001 = Rule(
     id="MPI001",
     title="The image's MPI understands the launcher",
-    reads=frozenset(
-        {
-            "site.mpis.library.family",
-            "site.mpis.library.version",
-            "site.slurm",
-            "image.mpis.family",
-            "image.mpis.version",
-        }
-    ),
+    reads=of_mpis("family", "version"),
     check=_check,
     doc="""\
 In the hybrid model the launcher is the host's and the library is the image's. They must speak the

@@ -10,7 +10,7 @@ from hpcenv.base.known import Unknown, value_of
 from hpcenv.base.version import Version
 from hpcenv.compat.model import Finding, Outlook, Rule, Severity
 from hpcenv.compat.rules.family import alone
-from hpcenv.compat.rules.words import called, evidence_of, loaded_mpi, missing, read
+from hpcenv.compat.rules.words import called, evidence_of, loaded_mpi, missing, of_mpis, read
 from hpcenv.compat.tables import table, within
 from hpcenv.image.facts import Family, ImageFacts, Mpi, Pmi
 from hpcenv.launch.model import Launch, Mend
@@ -147,16 +147,7 @@ def _other(site: SiteProfile, launch: Launch, speaks: frozenset[Pmi]) -> Launch 
 PMI001 = Rule(
     id="PMI001",
     title="The MPI that the ranks load speaks what srun serves",
-    reads=frozenset(
-        {
-            "image.mpis.family",
-            "image.mpis.version",
-            "image.mpis.pmi",
-            "site.mpis.library.family",
-            "site.mpis.library.version",
-            "site.mpis.library.pmi",
-        }
-    ),
+    reads=of_mpis("family", "version", "pmi") | {"site.slurm.mpi_types"},
     check=_check,
     doc="""\
 Under srun the library that the ranks load (the image's, or the host's in the bind model) talks to

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from hpcenv.base.known import Fact, Known, Unknown, value_of
 from hpcenv.base.version import Version
 from hpcenv.compat.model import Finding, Outlook, Rule, Severity
-from hpcenv.compat.rules.words import called, loaded_mpi, missing, pmix_of, read, site_mpi
+from hpcenv.compat.rules.words import called, loaded_mpi, missing, of_mpis, pmix_of, read, site_mpi
 from hpcenv.compat.tables import table, within
 from hpcenv.image.facts import Family, ImageFacts, Mpi, Pmi
 from hpcenv.launch.model import Launch, Mend
@@ -197,16 +197,8 @@ def _other_image(site: SiteProfile, launch: Launch) -> str:
 PMIX001 = Rule(
     id="PMIX001",
     title="The image's PMIx client works with the launcher's PMIx server",
-    reads=frozenset(
-        {
-            "site.mpis.library.version",
-            "site.mpis.library.pmix.version",
-            "site.slurm.pmix",
-            "site.slurm.version",
-            "image.mpis.version",
-            "image.mpis.pmix.version",
-        }
-    ),
+    reads=of_mpis("family", "version", "pmi", "pmix.version")
+    | {"site.slurm.mpi_types", "site.slurm.pmix", "site.slurm.version"},
     check=_versions,
     doc="""\
 Open MPI's processes learn of each other from a PMIx server: the mpirun that started them, or
@@ -261,7 +253,7 @@ def _listed(names: frozenset[str]) -> str:
 PMIX002 = Rule(
     id="PMIX002",
     title="PMIx client and server share a security plug-in",
-    reads=frozenset({"site.mpis.library.pmix.psec", "image.mpis.pmix.psec"}),
+    reads=of_mpis("family", "version", "pmi", "pmix.psec"),
     check=_security,
     doc="""\
 PMIx authenticates its clients by plug-ins (psec): munge, native, none. Slurm's server is built
@@ -302,7 +294,7 @@ def _storage(site: SiteProfile, image: ImageFacts, launch: Launch) -> Iterator[F
 PMIX003 = Rule(
     id="PMIX003",
     title="PMIx needs no files that client and server share",
-    reads=frozenset({"image.mpis.pmix.gds"}),
+    reads=of_mpis("family", "pmi", "pmix.version", "pmix.gds") | {"site.slurm.pmix"},
     check=_storage,
     doc="""\
 PMIx 2 to 4 hand data to their clients through files in shared memory or below /tmp (gds: ds12,

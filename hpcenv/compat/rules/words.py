@@ -11,6 +11,13 @@ from hpcenv.launch.model import Launch
 from hpcenv.site.model import SiteMpi, SiteProfile
 
 
+def of_mpis(*facts: str) -> frozenset[str]:
+    """Name facts of both sides' MPI libraries, for a rule's `reads`."""
+    return frozenset(
+        f"{place}.{fact}" for fact in facts for place in ("site.mpis.library", "image.mpis")
+    )
+
+
 def image_mpi(image: ImageFacts) -> Mpi | None:
     """Return the MPI library that the image's loader finds first."""
     mpis = value_of(image.mpis)
