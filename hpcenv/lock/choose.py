@@ -23,7 +23,7 @@ from hpcenv.base.errors import BadInput, Refused
 from hpcenv.base.known import Fact, Unknown, value_of
 from hpcenv.base.version import Version
 from hpcenv.image.facts import Family
-from hpcenv.lock.menu import Dish
+from hpcenv.lock.menu import Candidate
 from hpcenv.recipe.model import MpiWish
 from hpcenv.site.model import SiteMpi
 
@@ -31,9 +31,9 @@ _FORCE = 'or write  [mpi]  policy = "fixed", family = "openmpi"  into the recipe
 
 
 def choose(
-    wish: MpiWish, mpis: Fact[tuple[SiteMpi, ...]], menu: Sequence[Dish]
-) -> tuple[Dish, str]:
-    """Return the dish for a recipe's wish and a site's MPIs, and why.
+    wish: MpiWish, mpis: Fact[tuple[SiteMpi, ...]], menu: Sequence[Candidate]
+) -> tuple[Candidate, str]:
+    """Return the candidate for a recipe's wish and a site's MPIs, and why.
 
     Raises
     ------
@@ -47,8 +47,8 @@ def choose(
     return match_site(mpis, menu)
 
 
-def fixed(wish: MpiWish, menu: Sequence[Dish]) -> Dish:
-    """Return the newest dish that a recipe's own words fit; packages before wheels.
+def fixed(wish: MpiWish, menu: Sequence[Candidate]) -> Candidate:
+    """Return the newest candidate that a recipe's own words fit; packages before wheels.
 
     Raises
     ------
@@ -56,11 +56,11 @@ def fixed(wish: MpiWish, menu: Sequence[Dish]) -> Dish:
         If there is none; lists the menu.
     """
     fits = [
-        dish
-        for dish in menu
-        if dish.family == wish.family
-        and wish.source in (None, dish.source)
-        and (wish.version is None or _begins(dish.version, wish.version))
+        candidate
+        for candidate in menu
+        if candidate.family == wish.family
+        and wish.source in (None, candidate.source)
+        and (wish.version is None or _begins(candidate.version, wish.version))
     ]
     if not fits:
         asked = " ".join(filter(None, (wish.family, wish.version, wish.source)))
@@ -68,10 +68,10 @@ def fixed(wish: MpiWish, menu: Sequence[Dish]) -> Dish:
             f"no MPI on the menu is {asked!r}; there are: {', '.join(map(str, menu))}",
             remedy="change [mpi] of the recipe",
         )
-    return max(fits, key=lambda dish: (dish.source == "deb", dish.version))
+    return max(fits, key=lambda candidate: (candidate.source == "deb", candidate.version))
 
 
-def match_site(mpis: Fact[tuple[SiteMpi, ...]], menu: Sequence[Dish]) -> tuple[Dish, str]:
+def match_site(mpis: Fact[tuple[SiteMpi, ...]], menu: Sequence[Candidate]) -> tuple[Candidate, str]:
     """Return what fits the site's first MPI, and why; see `choose`."""
     if isinstance(mpis, Unknown):
         raise Refused(
@@ -104,15 +104,19 @@ def match_site(mpis: Fact[tuple[SiteMpi, ...]], menu: Sequence[Dish]) -> tuple[D
             remedy=f"nearest: {_nearest(menu, 'mpich', version)}.  To try it, {_fix('mpich')}",
         )
     name = family.value
-    offered = [(t, dish) for dish in menu if dish.family == name and (t := tier(version, dish))]
+    offered = [
+        (t, candidate)
+        for candidate in menu
+        if candidate.family == name and (t := tier(version, candidate))
+    ]
     if not offered:
         raise Refused(
             f"nothing on the menu fits the site's {where}",
             remedy=f"nearest: {_nearest(menu, name, version)}.  To try it, {_fix(name)}",
         )
     best = min(number for number, _ in offered)
-    dish = _best_of((dish for number, dish in offered if number == best), version)
-    return dish, f"{_REASON[name][best - 1]} as the site's {where}"
+    candidate = _best_of((candidate for number, candidate in offered if number == best), version)
+    return candidate, f"{_REASON[name][best - 1]} as the site's {where}"
 
 
 _REASON = {
@@ -125,8 +129,8 @@ _REASON = {
 }
 
 
-def _openmpi_tier(site: Version, dish: Dish) -> int:
-    image = dish.version
+def _openmpi_tier(site: Version, candidate: Candidate) -> int:
+    image = candidate.version
     if site.major < 4:
         return 0
     if image.major == site.major:
@@ -134,8 +138,8 @@ def _openmpi_tier(site: Version, dish: Dish) -> int:
     return 3 if image.major == site.major + 1 else 0
 
 
-def _mpich_tier(site: Version, dish: Dish) -> int:
-    image = dish.version
+def _mpich_tier(site: Version, candidate: Candidate) -> int:
+    image = candidate.version
     if site < _FIRST_ABI:
         return 0
     if (image.major, image.minor) == (site.major, site.minor):
@@ -146,15 +150,15 @@ def _mpich_tier(site: Version, dish: Dish) -> int:
 _FIRST_ABI = Version.parse("3.1")
 
 
-def _best_of(dishes: Iterable[Dish], site: Version) -> Dish:
+def _best_of(candidates: Iterable[Candidate], site: Version) -> Candidate:
     """The site's own version; else packages before wheels, the nearest series, its newest."""
-    newest_first = sorted(dishes, key=lambda dish: dish.version, reverse=True)
+    newest_first = sorted(candidates, key=lambda candidate: candidate.version, reverse=True)
     return min(
         newest_first,
-        key=lambda dish: (
-            dish.version != site,
-            dish.source != "deb",
-            _distance(dish.version, site),
+        key=lambda candidate: (
+            candidate.version != site,
+            candidate.source != "deb",
+            _distance(candidate.version, site),
         ),
     )
 
@@ -163,8 +167,8 @@ def _distance(one: Version, other: Version) -> tuple[int, int]:
     return abs(one.major - other.major), abs(one.minor - other.minor)
 
 
-def _nearest(menu: Sequence[Dish], family: str, version: Version) -> str:
-    same = [dish for dish in menu if dish.family == family]
+def _nearest(menu: Sequence[Candidate], family: str, version: Version) -> str:
+    same = [candidate for candidate in menu if candidate.family == family]
     return str(_best_of(same, version)) if same else "none"
 
 

@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from hpcenv.base.known import Fact, Known, Unknown, map_fact
 from hpcenv.base.version import Version
 from hpcenv.image.facts import Abi, Family, Horovod, ImageFacts, Mpi, OsRelease, Pmix
-from hpcenv.lock.menu import Dish, menu
+from hpcenv.lock.menu import Candidate, menu
 from hpcenv.lock.model import Lock, Role
 
 
@@ -59,46 +59,46 @@ def _horovod(lock: Lock, tensorflow: Fact[Version]) -> Fact[Horovod]:
 
 
 def _mpis(lock: Lock) -> Fact[tuple[Mpi, ...]]:
-    dish = _dish(lock)
-    if dish is None:
+    candidate = _candidate(lock)
+    if candidate is None:
         return Unknown(
             f"nothing is published of {lock.mpi.family.value} {lock.mpi.version}",
             "build the image: the library is then read",
         )
-    where = f"hpcenv's table of MPI libraries: {dish}"
-    file = dish.file.format(arch=lock.target.arch)
+    where = f"hpcenv's table of MPI libraries: {candidate}"
+    file = candidate.file.format(arch=lock.target.arch)
     numbers = re.search(r"\.so\.(\d+)\.(\d+)\.(\d+)$", file)
     abi: Fact[Abi] = Unknown("a wheel's file does not carry the numbers", "the release's own")
     if numbers:
         abi = Known(Abi(*(int(number) for number in numbers.groups())), "published", where)
     library = Mpi(
-        family=Known(Family(dish.family), "published", where),
-        version=Known(dish.version, "published", where),
-        soname=dish.soname,
+        family=Known(Family(candidate.family), "published", where),
+        version=Known(candidate.version, "published", where),
+        soname=candidate.soname,
         file=file,
         abi=abi,
-        pmi=Known(dish.pmi, "published", where),
-        pmix=_pmix(dish, where),
-        transports=Known(dish.transports, "published", where)
-        if dish.transports
+        pmi=Known(candidate.pmi, "published", where),
+        pmix=_pmix(candidate, where),
+        transports=Known(candidate.transports, "published", where)
+        if candidate.transports
         else Unknown("the library does not show them", "ucx_info -d and fi_info in the image"),
     )
     return Known((library,), "published", where)
 
 
-def _pmix(dish: Dish, where: str) -> Fact[Pmix] | None:
-    if dish.pmix is None:
+def _pmix(candidate: Candidate, where: str) -> Fact[Pmix] | None:
+    if candidate.pmix is None:
         return None
     client = Pmix(
-        version=Known(dish.pmix.version, "published", where),
-        bundled=dish.pmix.bundled,
-        psec=Known(dish.pmix.psec, "published", where),
-        gds=Known(dish.pmix.gds, "published", where),
+        version=Known(candidate.pmix.version, "published", where),
+        bundled=candidate.pmix.bundled,
+        psec=Known(candidate.pmix.psec, "published", where),
+        gds=Known(candidate.pmix.gds, "published", where),
     )
     return Known(client, "published", where)
 
 
-def _dish(lock: Lock) -> Dish | None:
+def _candidate(lock: Lock) -> Candidate | None:
     wanted = (lock.mpi.family.value, lock.mpi.version, lock.mpi.source)
     return next(
         (d for d in menu(lock.target.os) if (d.family, d.version, d.source) == wanted), None

@@ -66,13 +66,13 @@ def misfits(lock: Lock, recipe: Recipe, site: SiteProfile) -> tuple[str, ...]:
     try:
         if lock.target != target_of(recipe, site):
             reasons.append("it is for another operating system or machine")
-        dish, _ = choose(recipe.mpi, site.mpis, menu(recipe.base.os))
+        candidate, _ = choose(recipe.mpi, site.mpis, menu(recipe.base.os))
     except (BadInput, Refused) as error:
         return (*reasons, error.says)
-    if (lock.mpi.family.value, lock.mpi.source) != (dish.family, dish.source) or (
-        lock.mpi.version.release[:2] != dish.version.release[:2]
+    if (lock.mpi.family.value, lock.mpi.source) != (candidate.family, candidate.source) or (
+        lock.mpi.version.release[:2] != candidate.version.release[:2]
     ):
-        reasons.append(f"the site's MPI now asks for {dish}")
+        reasons.append(f"the site's MPI now asks for {candidate}")
     return tuple(reasons)
 
 

