@@ -38,6 +38,8 @@ T = TypeVar("T")
 _LAUNCHERS = ("mpirun", "mpirun.*", "mpiexec", "mpiexec.*", "orterun", "prterun")
 _COMPILERS = ("mpicc", "mpicc.*")
 _LIBRARIES = ("libmpi.so*", "libmpich.so*", "libmpi_cray.so*", "libmpi_gnu_*.so*")
+_NOBODYS = ("/bin", "/usr/bin", "/usr/local/bin")
+"""Folders that belong to no module, whichever puts them on PATH."""
 _BELOW_PREFIX = ("lib", "lib64", "lib/release", "lib/release_mt", "lib/*-linux-gnu")
 _PREFIXES = (
     "/usr",
@@ -129,10 +131,12 @@ def _places(host: Host, modules: Modules) -> tuple[_Place, ...]:
         _Place(folder, f"module {module.name}", module)
         for module in modules.found
         for folder in module.path
+        if folder not in _NOBODYS
     ]
     for pattern in _PREFIXES:
         for prefix in sorted(host.root.glob(pattern.lstrip("/"))):
             places.append(_Place(f"/{prefix.relative_to(host.root)}/bin", "usual prefix"))
+    loaded = host.env.get("LOADEDMODULES", "").split(":")
     unique: dict[str, _Place] = {}
     for place in places:
         if not host.is_folder(place.folder):
@@ -140,9 +144,9 @@ def _places(host: Host, modules: Modules) -> tuple[_Place, ...]:
         real = str(host.at(place.folder).resolve())
         if not any(_programs(host, place.folder, (*_LAUNCHERS, *_COMPILERS))):
             continue
-        # A module's name is worth more than having come upon the folder otherwise, too.
+        # A folder that a loaded module put on PATH is the module's.
         known = unique.setdefault(real, place)
-        if place.module and not known.module:
+        if place.module and not known.module and place.module.name in loaded:
             unique[real] = replace(known, module=place.module)
     return tuple(unique.values())
 

