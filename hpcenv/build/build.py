@@ -80,8 +80,9 @@ def build(
         If the engine, a tool, memory or the disk fails.
     """
     began = time.monotonic()
-    work = _Work(lock, plan(lock), engine, store, say)
-    key = work.keys[work.plan.final]
+    whole = plan(lock)
+    work = _Work(lock, whole, keys(whole), engine, store, say)
+    key = work.keys[whole.final]
     if store.with_key(key) is None:
         with store.locked(
             f"pack-{key}", lambda: say("another build of this image is running; waiting")
@@ -112,19 +113,18 @@ def ours(lock: Lock, store: Store) -> dict[Digest, bytes]:
 class _Work:
     lock: Lock
     plan: BuildPlan
+    keys: Mapping[str, Digest]
     engine: Callable[[], Engine]
     store: Store
     say: Say
-
-    @property
-    def keys(self) -> dict[str, Digest]:
-        return keys(self.plan)
 
     def make(self) -> None:
         self._sweep()
         _check_tools()
         self._check_space()
         final = self.plan.stage(self.plan.final)
+        if not self.store.stage(self.keys[final.name]).is_dir():
+            self._check_engine()
         self._ensure(final)
         self._pack(final)
 
@@ -150,6 +150,16 @@ class _Work:
                     where=str(path),
                     remedy="free some, or name a store elsewhere with HPCENV_STORE",
                 )
+
+    def _check_engine(self) -> None:
+        # Before minutes are spent on what it is not needed for.
+        folder = self._place()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        engine = self.engine()
+        fatal = [complaint for complaint in engine.check_run(folder) if complaint.fatal]
+        if fatal:
+            says = "; ".join(complaint.says for complaint in fatal)
+            raise Outside(f"{engine.name}: {says}", remedy="; ".join(c.remedy for c in fatal))
 
     def _place(self) -> Path:
         size = sum(artefact.size for artefact in self.lock.artefacts)
@@ -230,10 +240,8 @@ class _Work:
         binds = [Bind(mounted, steps.INPUTS)]
         if blobs:
             binds.append(Bind(self.store.blobs.root, _BLOBS))
-        engine = self.engine()
-        _refuse_unfit(engine, work)
         try:
-            engine.run(
+            self.engine().run(
                 tree,
                 script,
                 binds=binds,
@@ -326,13 +334,6 @@ def _check_tools() -> None:
             f"a build needs {', '.join(missing)}, which this host lacks",
             remedy=f"sudo apt-get install -y {' '.join(sorted(set(missing.values())))}",
         )
-
-
-def _refuse_unfit(engine: Engine, work: Path) -> None:
-    fatal = [complaint for complaint in engine.check_run(work) if complaint.fatal]
-    if fatal:
-        says = "; ".join(complaint.says for complaint in fatal)
-        raise Outside(f"{engine.name}: {says}", remedy="; ".join(c.remedy for c in fatal))
 
 
 def _bootstrap(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,14 +24,16 @@ def scratch(folder: Path, name: str) -> Iterator[Path]:
 
     What a killed process left there before is removed first.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    sweep_trees(folder)
     path = unfinished(folder / name)
-    path.mkdir()
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    sweep_trees(folder)
+    path.mkdir(parents=True)
     try:
         yield path
     finally:
         remove_tree(path)
+        with contextlib.suppress(OSError):
+            folder.rmdir()  # unless others build there
 
 
 def sweep_trees(folder: Path) -> None:
@@ -44,14 +48,21 @@ def place(need: int, disk: Path) -> Path:
 
     Package managers sync after each file, and a disk makes them wait.
     """
-    if roomy(need, _available(), _free(_MEMORY)) and not _noexec(_MEMORY):
-        return _MEMORY / f"hpcenv-{os.geteuid()}"
-    return disk
+    folder = _MEMORY / f"hpcenv-{os.geteuid()}"
+    if not roomy(need, _available(), _free(_MEMORY)) or _noexec(_MEMORY):
+        return disk
+    # Anybody may make a folder there, under any name.
+    return folder if not os.path.lexists(folder) or _ours(folder) else disk
 
 
 def roomy(need: int, available: int, free: int) -> bool:
     """Whether `need` bytes fit into memory, of which `available` are unused and `free` mounted."""
     return need + _SPARE <= available and need <= free
+
+
+def _ours(folder: Path) -> bool:
+    there = folder.lstat()
+    return stat.S_ISDIR(there.st_mode) and there.st_uid == os.geteuid()
 
 
 def _available() -> int:
