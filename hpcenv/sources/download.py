@@ -186,6 +186,13 @@ def _bring(
             return
         try:
             _fill(item, out, http, counter, stop)
+        except OSError as error:
+            raise Outside(
+                f"cannot write to the store: {error.strerror or error}",
+                where=str(blobs.root),
+                remedy="make room there, or name another place in HPCENV_STORE; what has arrived "
+                "is kept",
+            ) from None
         except Failure as failure:
             # What has arrived so far is kept for the next attempt, unless it is wrong.
             if isinstance(failure, Refused) or incoming.stat().st_size == 0:
@@ -338,7 +345,9 @@ def host_of(url: str) -> str:
     return urlsplit(url).hostname or "this host"
 
 
-def _short(error: Exception) -> str:
+def _short(error: requests.RequestException) -> str:
+    if error.response is not None:
+        return f"it answered {error.response.status_code} {error.response.reason}"
     text = str(error)
     for words in ("Name or service not known", "Temporary failure in name resolution"):
         if words in text:

@@ -171,6 +171,24 @@ def test_another_content_under_the_same_name_is_refused(place: Place, web: Site)
     assert not [p for p in (place.folder / "store").rglob("*") if p.is_file()]
 
 
+def test_a_full_store_is_named_and_the_next_fetch_goes_on(place: Place, web: Site) -> None:
+    data = os.urandom(2_000_000)
+    web.files["/debian/pool/main/t/thing.deb"] = data
+    save_lock(a_lock(deb(data)), place.folder / "x.lock.json")
+    # No file may grow beyond 1 MB: a write fails as it does on a full disk.
+    done = subprocess.run(
+        ["prlimit", "--fsize=1000000", HPCENV, "fetch", "x.lock.json"],
+        cwd=place.folder,
+        env=place.env,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 3 and "Traceback" not in done.stderr
+    assert "store/blobs: cannot write to the store" in done.stderr
+    assert "HPCENV_STORE" in done.stderr
+    place.run("fetch", "x.lock.json", status=0)
+
+
 def test_interrupted_it_says_so_and_the_next_one_goes_on(place: Place, web: Site) -> None:
     data = os.urandom(2_000_000)
     web.files["/debian/pool/main/t/thing.deb"] = data

@@ -19,6 +19,7 @@ class Site:
     asked: list[str] = field(default_factory=list)
     ranges: bool = True
     break_after: Callable[[str, int], int | None] = lambda path, request: None
+    fail: Callable[[str, int], int | None] = lambda path, request: None
     after_body: Callable[[str, int], None] = lambda path, request: None
 
 
@@ -40,6 +41,11 @@ def serving() -> Iterator[Site]:
         def _answer(self, body: bool) -> None:
             span = self.headers.get("Range", "")
             site.asked.append(f"{self.command} {self.path} {span}".strip())
+            counts[self.path] = counts.get(self.path, 0) + 1
+            request = counts[self.path]
+            if status := site.fail(self.path, request):
+                self.send_error(status)
+                return
             content = site.files.get(self.path)
             if content is None:
                 self.send_error(404)
@@ -57,8 +63,6 @@ def serving() -> Iterator[Site]:
             self.end_headers()
             if not body:
                 return
-            counts[self.path] = counts.get(self.path, 0) + 1
-            request = counts[self.path]
             limit = site.break_after(self.path, request)
             rest = content[start:]
             self.wfile.write(rest if limit is None else rest[:limit])

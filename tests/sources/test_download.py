@@ -189,6 +189,20 @@ def test_no_place_at_all_is_said(blobs: Blobs) -> None:
         download([wanted("f.whl", b"x")], blobs, HERE)
 
 
+def test_a_busy_server_is_asked_again(web: Site, blobs: Blobs) -> None:
+    web.files["/f"] = content(100)
+    web.fail = lambda path, request: 503 if request <= 2 else None
+    item = wanted("f", content(100), web.url + "/f")
+    download([item], blobs, HERE)
+    assert blobs.has(item.sha256) and len(web.asked) == 3
+
+
+def test_a_server_that_stays_broken_is_named_with_its_answer(web: Site, blobs: Blobs) -> None:
+    web.fail = lambda path, request: 502
+    with pytest.raises(Outside, match=r"127\.0\.0\.1 \(it answered 502"):
+        download([wanted("f", b"x", web.url + "/f")], blobs, HERE)
+
+
 def test_a_host_that_refuses_ends_it_in_seconds(blobs: Blobs) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound, not listening: refuses
