@@ -62,6 +62,11 @@ def test_a_lock_comes_back_as_it_was_and_holds_its_schema(tmp_path: Path) -> Non
     jsonschema.Draft202012Validator.check_schema(lock_schema())
 
 
+def test_the_published_schema_is_the_one_that_is_read() -> None:
+    published = Path(__file__).parents[2] / "docs/schemas/lock.schema.json"
+    assert json.loads(published.read_text()) == lock_schema()
+
+
 def test_the_same_lock_is_written_as_the_same_bytes(tmp_path: Path) -> None:
     for name in ("a", "b"):
         save_lock(a_lock(), tmp_path / name)
