@@ -164,7 +164,11 @@ def prepended(text: str, file: str, name: str) -> dict[str, list[str]]:
 
 
 def _lua_value(text: str, known: dict[str, str]) -> str | None:
-    """Evaluate a Lua expression of strings, names, ``..`` and `pathJoin`; None if it is more."""
+    """Evaluate a Lua expression of strings, names, ``..`` and `pathJoin`; None if it is more.
+
+    What follows a comma outside brackets (a delimiter, a priority) is not looked at.
+    """
+    text = _first_argument(text)
     tokens = re.findall(
         r"""\s*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|\[\[.*?\]\]|\.\.|[A-Za-z_]\w*|[(),])""", text
     )
@@ -172,6 +176,20 @@ def _lua_value(text: str, known: dict[str, str]) -> str | None:
         return None
     value, rest = _lua_sum(tokens, known)
     return value if not rest else None
+
+
+def _first_argument(text: str) -> str:
+    depth, quote = 0, ""
+    for index, letter in enumerate(text):
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "\"'":
+            quote = letter
+        elif letter == "," and depth == 0:
+            return text[:index]
+        else:
+            depth += {"(": 1, ")": -1}.get(letter, 0)
+    return text
 
 
 def _lua_sum(tokens: list[str], known: dict[str, str]) -> tuple[str | None, list[str]]:

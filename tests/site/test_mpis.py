@@ -10,12 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hpcenv.base.known import Known, Unknown
 from hpcenv.image.facts import Abi, Family, Pmi
 from hpcenv.site.host import Host
 from hpcenv.site.model import SiteMpi
-from hpcenv.site.modules import find_modules
+from hpcenv.site.modules import find_modules, prepended
 from hpcenv.site.mpis import find_mpis
 from hpcenv.site.profile import load_site
 
@@ -278,6 +280,8 @@ def test_a_hierarchy_is_followed_and_what_is_more_than_text_is_passed_over(tmp_p
         'local v = os.getenv("SOMETHING")\nlocal base = "/apps/" .. v\n'
         'prepend_path("PATH", base)\nprepend_path("PATH", "/apps/first")\n'
         'prepend_path("PATH", "/apps/second:/apps/third")\nif (mode() == "load") then end\n'
+        "prepend_path('PATH', pathJoin('/spack', 'mpi', 'bin'), \":\", 10)\n"
+        'prepend_path{"PATH", "/table", delim=":"}\n'
     )
     (core / "openmpi").mkdir()
     (core / "openmpi/2").write_text(
@@ -286,11 +290,38 @@ def test_a_hierarchy_is_followed_and_what_is_more_than_text_is_passed_over(tmp_p
     )
     modules = find_modules(Host(env={"MODULEPATH": f"{core}:/nowhere", "PATH": ""}))
     assert {module.name: module.path for module in modules.found} == {
-        "openmpi/4.1": ("/apps/second", "/apps/third", "/apps/first"),
+        "openmpi/4.1": (
+            *("/table", "/spack/mpi/bin", "/apps/second", "/apps/third", "/apps/first"),
+        ),
         "openmpi/2": ("/c", "/a/b"),
     }
     assert modules.folders == (str(core), str(below))
     assert modules.complete
+
+
+PIECES = [
+    *("prepend_path", "prepend-path", "PATH", '"', "'", "(", ")", "{", "}", ",", "..", "[[", "]]"),
+    *(
+        "set x ",
+        "local x = ",
+        "$x",
+        "${x}",
+        "/a",
+        "pathJoin",
+        "[file join ",
+        "]",
+        "\n",
+        " ",
+        "myModule",
+    ),
+]
+
+
+@given(st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=25).map("".join))
+def test_no_modulefile_breaks_the_reading(text: str) -> None:
+    for file in ("m/1.lua", "m/1"):
+        for paths in prepended(text, file, "m/1").values():
+            assert all(path.startswith("/") for path in paths)
 
 
 def test_modules_name_folders_as_the_module_command_does(tmp_path: Path) -> None:
