@@ -28,6 +28,12 @@ WORKS, ALONE, FAILS, HANGS = Outlook.WORKS, Outlook.SINGLETONS, Outlook.FAILS, O
         (f.DEBIAN_MPICH, f.mpich("3.4.3"), WORKS),
         (f.DEBIAN_MPICH, f.mpich("5.0.2"), WORKS),
         (f.DEBIAN_MPICH, INTEL, WORKS),
+        (f.mpich("3.4.3"), f.mpich("5.0.2"), WORKS),
+        (f.mpich("5.0.2"), f.mpich("3.4.3"), WORKS),
+        (f.mpich("5.0.2"), INTEL, WORKS),
+        (INTEL, INTEL, WORKS),
+        (INTEL, f.WHEEL_MPICH, WORKS),
+        (INTEL, f.DEBIAN_OPENMPI, ALONE),
         (f.DEBIAN_OPENMPI, f.DEBIAN_MPICH, ALONE),
         (f.DEBIAN_OPENMPI, f.mpich("3.4.3"), ALONE),
         (f.DEBIAN_OPENMPI, f.mpich("4.2.3"), ALONE),
@@ -69,6 +75,20 @@ def test_srun_of_slurm_22_05_with_pmix_4_2_2(kind: str, library: Mpi, seen: Outl
     site = f.site(slurm="22.05.8", slurm_pmix="4.2.2", types="pmix pmix_v4 pmi2 none")
     judged = judge(site, f.image(library), f.srun(kind))
     assert judged.outlook is seen, judged.findings
+
+
+@pytest.mark.parametrize(
+    ("launcher", "library"),
+    [
+        (f.mpich("3.2"), f.mpich("4.0.2")),
+        (f.mpich("6.0"), f.mpich("6.0")),
+        (f.DEBIAN_MPICH, f.mpich("8.1.28", family=Family.CRAY)),
+        (f.mpich("2.3.7", family=Family.MVAPICH), f.DEBIAN_MPICH),
+    ],
+)
+def test_what_nobody_measured_is_not_promised(launcher: Mpi, library: Mpi) -> None:
+    judged = judge(f.site(launcher), f.image(library), f.mpirun())
+    assert judged.outlook is Outlook.UNKNOWN
 
 
 def test_rootless_open_mpi_4_hangs_unless_mended() -> None:
