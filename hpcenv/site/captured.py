@@ -43,10 +43,8 @@ def os_release(text: str) -> OsRelease | None:
 
 def libc_version(text: str) -> Version | None:
     """Read ``ldd --version`` of the GNU C library; None for another C library (musl)."""
-    first = text.strip().split("\n", 1)[0]
-    if not re.match(r"ldd \(.*(GLIBC|GNU libc)", first):
-        return None
-    return _version(rf"\s({_NUMBER})\s*$", first)
+    # The package's name stands in brackets; another C library's ldd does not begin like this.
+    return _version(rf"\Aldd \(.*\) ({_NUMBER})\s*$", text.strip())
 
 
 @dataclass(frozen=True)

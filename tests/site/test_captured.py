@@ -290,6 +290,7 @@ def test_mvapich_is_not_mpich() -> None:
     [
         ("ldd (GNU libc) 2.17\nCopyright (C) 2012\n", "2.17"),
         ("ldd (Ubuntu GLIBC 2.35-0ubuntu3.8) 2.35\n", "2.35"),
+        ("ldd (Gentoo 2.38-r10 (patchset 10)) 2.38\nCopyright (C) 2023\n", "2.38"),
         ("musl libc (x86_64)\nVersion 1.2.4\n", None),
         ("", None),
     ],
