@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -79,9 +80,11 @@ def mirrors_for(site: SiteProfile | None) -> Mirrors:
 
 def _know(upgrade: Upgrade, lock: Lock, file: Path) -> None:
     known = {artefact.name for artefact in lock.artefacts}
-    unknown = [name for name in upgrade.packages if name not in known]
-    if unknown:
-        raise BadInput(f"no package {', '.join(map(repr, unknown))} is locked", where=str(file))
+    for name in upgrade.packages:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            remedy = f"did you mean {near[0]!r}?" if near else None
+            raise BadInput(f"no package {name!r} is locked", where=str(file), remedy=remedy)
 
 
 def _kept(lock: Lock, file: Path, blobs: Blobs, say: Say) -> Lock:
