@@ -68,8 +68,7 @@ def _stage(plan: BuildPlan, stage: Stage, *, bootstrapped: bool) -> str:
     lines += [f"COPY --from={name} {path} {path}" for name, path in stage.takes]
     body = export.script(stage)
     if body or not bootstrapped:
-        clean = export.CLEAN if stage.name == plan.final else ""
-        run = _run(export.exports(plan.epoch) + body + "rm -rf /mnt/*\n" + clean)
+        run = _run(export.exports(plan.epoch) + body + export.clean([stage]))
         lines.append(run.rstrip("\n"))
     return "\n".join(lines) + "\n"
 

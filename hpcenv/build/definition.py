@@ -2,7 +2,7 @@
 
 A definition's stage cannot start from another one of the same file. So each that starts from
 nothing bootstraps, runs what lies below it, and then its own steps: the builder, where there is
-one, and the image. What was downloaded for the first serves both.
+one, and the image.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import shlex
 
 from hpcenv.build import export, steps
 from hpcenv.build.export import INDEX, MIRRORS, Ours
-from hpcenv.build.plan import BuildPlan, Stage, inputs, keys, own_files
+from hpcenv.build.plan import BuildPlan, Stage, inputs, own_files
 
 _WAY = (
     "Built by:  apptainer build --build-arg MIRRORS='…' --build-arg INDEX='…' IMAGE.sif THIS\n"
@@ -31,14 +31,13 @@ def definition(plan: BuildPlan, ours: Ours) -> str:
     """
     final = plan.stage(plan.final)
     builders = [plan.stage(name) for name, _ in final.takes]
-    folder = f"/var/tmp/hpcenv-{keys(plan)[final.name][:16]}"
     sections = [export.head(plan, _WAY)]
     for builder in builders:
         sections.append(f"Bootstrap: scratch\nStage: {builder.name}\n")
-        sections.append(_setup(plan, builder, ours, folder, last=False))
+        sections.append(_setup(plan, builder, ours))
         sections.append(_post(plan, builder))
     sections.append("Bootstrap: scratch\nStage: image\n")
-    sections.append(_setup(plan, final, ours, folder, last=True))
+    sections.append(_setup(plan, final, ours))
     if final.takes:
         rows = "".join(f"    {path} {path}\n" for _, path in final.takes)
         # One copies from one stage at a time; there is but one builder.
@@ -51,42 +50,35 @@ def definition(plan: BuildPlan, ours: Ours) -> str:
     return "\n".join(sections)
 
 
-def _setup(plan: BuildPlan, stage: Stage, ours: Ours, folder: str, *, last: bool) -> str:
+def _setup(plan: BuildPlan, stage: Stage, ours: Ours) -> str:
+    """The part that runs on the host: it writes below the new root file system, nowhere else."""
     below = _below(plan, stage)
-    wanted = {artefact.sha256: artefact for each in below for artefact in inputs(each)}
+    wanted = tuple({found.sha256: found for each in below for found in inputs(each)}.values())
     bootstrap = next(step for each in below if (step := export.bootstrap_of(each)))
-    repository = f"{folder}/repository"
-    debs = "".join(
-        f"ln -f {folder}/{shlex.quote(steps.file_name(deb))} {repository}/\n"
-        for deb in bootstrap.debs
-    )
-    inside = {
-        artefact.sha256: artefact
-        for each in below
-        for artefact in inputs(each)
-        if artefact not in bootstrap.debs
-    }
-    copies = "".join(
-        f"cp {folder}/{shlex.quote(steps.file_name(artefact))} $APPTAINER_ROOTFS/mnt/\n"
-        for artefact in inside.values()
-    )
-    make = shlex.join(steps.bootstrap(bootstrap, repository, "-"))
+    others = tuple(artefact for artefact in wanted if artefact not in bootstrap.debs)
+    words = f"'{{{{ {MIRRORS} }}}}' '{{{{ {INDEX} }}}}'"
+    make = shlex.join(steps.bootstrap(bootstrap, "$REPOSITORY", "-"))
     text = (
         "set -eu\numask 022\n"
-        + f"export SOURCE_DATE_EPOCH={plan.epoch}\n"
-        + export.download(
-            tuple(wanted.values()), folder, f"'{{{{ {MIRRORS} }}}}' '{{{{ {INDEX} }}}}'"
-        )
-        + "".join(export.embed(tuple(wanted.values()), ours, folder))
-        + f"rm -rf {repository}\nmkdir {repository}\n{debs}"
-        + f"(\ncd {repository}\n{steps.INDEX})\n"
+        f'INPUTS="${{APPTAINER_ROOTFS:?}}{steps.INPUTS}"\n'
+        'REPOSITORY="$INPUTS/repository"\n'
+        f"export SOURCE_DATE_EPOCH={plan.epoch}\n"
+        + export.download(bootstrap.debs, '"$REPOSITORY"', words)
+        + export.download(others, '"$INPUTS"', words)
+        + "".join(export.embed(others, ours, '"$INPUTS"'))
+        + f'(\ncd "$REPOSITORY"\n{steps.INDEX})\n'
         # A package manager syncs after each file, and a disk makes it wait.
-        + f"( if [ -w /dev/shm ]; then TMPDIR=/dev/shm; export TMPDIR; fi; {make} )"
-        f" > {folder}/base.tar\n"
-        + f"tar -x -C $APPTAINER_ROOTFS --numeric-owner -p --exclude='./dev/*' "
-        f"-f {folder}/base.tar\n" + copies + (f"rm -rf {folder}\n" if last else "")
+        + "( if [ -w /dev/shm ]; then TMPDIR=/dev/shm; export TMPDIR; fi\n"
+        + make.replace("'deb [trusted=yes] copy://$REPOSITORY ./'", _SOURCE)
+        + ' ) > "$INPUTS/base.tar"\n'
+        + "tar -x -C \"$APPTAINER_ROOTFS\" --numeric-owner -p --exclude='./dev/*' "
+        + '-f "$INPUTS/base.tar"\n'
+        + 'rm -r "$INPUTS/base.tar" "$INPUTS/.download.py" "$REPOSITORY"\n'
     )
     return _section("setup", text)
+
+
+_SOURCE = '"deb [trusted=yes] copy://$REPOSITORY ./"'
 
 
 def _post(plan: BuildPlan, stage: Stage) -> str:
@@ -97,7 +89,7 @@ def _post(plan: BuildPlan, stage: Stage) -> str:
         kept = tuple(step for step in each.steps if step not in theirs)
         text += export.script(Stage(each.name, each.parent, kept))
     if not stage.keeps:
-        text += export.CLEAN
+        text += export.clean(_below(plan, stage))
     return _section("post", text)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from hpcenv.base.blobs import Digest
 from hpcenv.build import steps
-from hpcenv.build.plan import Bootstrap, BuildPlan, Stage
+from hpcenv.build.plan import Bootstrap, BuildPlan, Stage, inputs
 from hpcenv.lock.model import Artefact
 
 _PIECE = 48 << 10
@@ -147,13 +147,19 @@ def script(stage: Stage) -> str:
     return "".join(steps.shell(step) for step in stage.steps if not isinstance(step, Bootstrap))
 
 
-CLEAN = """\
-rm -rf /mnt/* /tmp/* /var/tmp/* /root/.cache /var/cache/ldconfig/aux-cache
-find /var/log -type f -delete
-: > /etc/machine-id
-: > /etc/apt/sources.list
-"""
-"""Shell lines that take away what a build leaves behind."""
+def clean(stages: Sequence[Stage]) -> str:
+    """Return shell lines that take the inputs away again, each by its own name.
+
+    By nothing but its own name: while apptainer builds, the host's ``/tmp`` and home folder are
+    seen inside, and so may be whatever else a site binds.
+    """
+    files = [
+        str(steps.INPUTS / steps.file_name(artefact))
+        for stage in stages
+        if bootstrap_of(stage) is None
+        for artefact in inputs(stage)
+    ]
+    return f"rm -f {shlex.join(files)}\n" if files else ""
 
 
 def head(plan: BuildPlan, how: str) -> str:

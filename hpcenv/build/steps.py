@@ -157,7 +157,8 @@ def _compile(prefix: PurePosixPath) -> str:
 
 
 def _build_wheel(step: BuildWheel) -> str:
-    source = "/tmp/hpcenv-source"
+    # Not in /tmp, which is the host's where apptainer builds from a definition file.
+    source = "/opt/hpcenv-source"
     python = str(step.prefix / "bin/python")
     exports = "".join(f"export {name}={shlex.quote(v)}\n" for name, v in step.env.items())
     patches = "".join(f"patch -p1 < {shlex.quote(_input(patch))}\n" for patch in step.patches)
