@@ -28,6 +28,7 @@ from hpcenv.base.blobs import Blobs, Digest
 from hpcenv.base.errors import Failure, Outside, Refused
 from hpcenv.base.publish import publish
 from hpcenv.base.together import AT_ONCE, as_they_end
+from hpcenv.sources.logins import apt_login
 from hpcenv.sources.mirrors import Mirrors
 
 _CONNECT_S, _READ_S = 10.0, 30.0
@@ -84,6 +85,11 @@ class _Session(requests.Session):
         super().__init__()
         self._mirrors = mirrors
         self._archives = {urlsplit(source.url).hostname for source in mirrors.apt}
+
+    def prepare_request(self, request: requests.Request) -> requests.PreparedRequest:
+        if request.auth is None and urlsplit(request.url).hostname in self._archives:
+            request.auth = apt_login(str(request.url))
+        return super().prepare_request(request)
 
     def merge_environment_settings(self, url, proxies, stream, verify, cert):  # type: ignore[no-untyped-def]
         merged = super().merge_environment_settings(url, proxies, stream, verify, cert)
