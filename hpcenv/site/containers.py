@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor
+from functools import partial
 from pathlib import Path
 
 from hpcenv.base.errors import Outside
 from hpcenv.base.known import Fact, Known, Unknown, map_fact
+from hpcenv.base.together import together
 from hpcenv.base.version import Version
 from hpcenv.engines import userns
 from hpcenv.engines.apptainer import Apptainer
@@ -21,11 +22,11 @@ _SIF = ("apptainer", "singularity")
 _ASK = "as the user who will run jobs: apptainer --version; podman --version; docker --version"
 
 
-def engines(host: Host, pool: Executor, more: Sequence[Path] = ()) -> Fact[tuple[HostEngine, ...]]:
+def engines(host: Host, more: Sequence[Path] = ()) -> Fact[tuple[HostEngine, ...]]:
     """Find the container engines on PATH, and in `more` folders after it."""
     found = dict.fromkeys(_found(host, more))
-    said = pool.map(
-        lambda path: host.ran([path, "--version"], captured.engine_version, _ASK), found
+    said = together(
+        *(partial(host.ran, [path, "--version"], captured.engine_version, _ASK) for path in found)
     )
     described: dict[str, HostEngine] = {}
     for path, fact in zip(found, said, strict=True):

@@ -5,19 +5,16 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
-from hpcenv.base.known import Fact, Known, map_fact
+from hpcenv.base.known import Known, map_fact
+from hpcenv.base.together import together
 from hpcenv.base.version import Version
 from hpcenv.site import captured, containers, hardware, mpis, scheduler
 from hpcenv.site.host import Host
 from hpcenv.site.model import SiteProfile
 from hpcenv.sources.configured import detect_mirrors
-
-T = TypeVar("T")
-_WORKERS = 8
 
 
 def detect(
@@ -43,35 +40,31 @@ def detect(
         The machine's root folder.
     """
     host = Host(root, dict(os.environ if env is None else env))
-    # Two pools: a probe of the first waits for programs that it runs in the second.
-    with ThreadPoolExecutor(_WORKERS) as probes, ThreadPoolExecutor(_WORKERS) as programs:
-
-        def start(probe: Callable[..., T], *args: object) -> Callable[[], T]:
-            return probes.submit(probe, *args).result
-
-        slurm = start(scheduler.slurm, host)
-        gpus_elsewhere = start(scheduler.scheduled_gpus, host)
-        found_mpis = start(mpis.find_mpis, host, programs)
-        found_engines = start(containers.engines, host, programs, engines)
-        mirrors = start(lambda: detect_mirrors(host.env, root=root))
-        libc = start(lambda: host.ran(["ldd", "--version"], captured.libc_version, "ldd --version"))
-        cpu = host.read("/proc/cpuinfo", captured.cpuinfo, "cat /proc/cpuinfo")
-        kernel: Fact[Version] = Known(Version.parse(platform.release()), "ran", "uname -r")
-        return SiteProfile(
-            schema=1,
-            name=name,
-            arch=Known(platform.machine(), "ran", "uname -m"),
-            cpu_features=map_fact(cpu, lambda c: c.features),
-            cpus=map_fact(cpu, lambda c: c.count),
-            os=host.read("/etc/os-release", captured.os_release, "cat /etc/os-release"),
-            kernel=kernel,
-            libc=libc(),
-            mpis=found_mpis(),
-            slurm=slurm(),
-            driver=hardware.driver(host, gpus_elsewhere()),
-            gpus=hardware.gpus(host, gpus_elsewhere()),
-            fabrics=hardware.fabrics(host),
-            engines=found_engines(),
-            privileged=containers.privileged(found_engines()),
-            mirrors=mirrors(),
-        )
+    probes: dict[str, Callable[[], Any]] = {
+        "slurm": lambda: scheduler.slurm(host),
+        "gpus_elsewhere": lambda: scheduler.scheduled_gpus(host),
+        "mpis": lambda: mpis.find_mpis(host),
+        "engines": lambda: containers.engines(host, engines),
+        "mirrors": lambda: detect_mirrors(host.env, root=root),
+        "libc": lambda: host.ran(["ldd", "--version"], captured.libc_version, "ldd --version"),
+    }
+    found = dict(zip(probes, together(*probes.values()), strict=True))
+    cpu = host.read("/proc/cpuinfo", captured.cpuinfo, "cat /proc/cpuinfo")
+    return SiteProfile(
+        schema=1,
+        name=name,
+        arch=Known(platform.machine(), "ran", "uname -m"),
+        cpu_features=map_fact(cpu, lambda c: c.features),
+        cpus=map_fact(cpu, lambda c: c.count),
+        os=host.read("/etc/os-release", captured.os_release, "cat /etc/os-release"),
+        kernel=Known(Version.parse(platform.release()), "ran", "uname -r"),
+        libc=found["libc"],
+        mpis=found["mpis"],
+        slurm=found["slurm"],
+        driver=hardware.driver(host, found["gpus_elsewhere"]),
+        gpus=hardware.gpus(host, found["gpus_elsewhere"]),
+        fabrics=hardware.fabrics(host),
+        engines=found["engines"],
+        privileged=containers.privileged(found["engines"]),
+        mirrors=found["mirrors"],
+    )

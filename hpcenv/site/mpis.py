@@ -15,13 +15,14 @@ import platform
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from hpcenv.base.errors import BadInput
 from hpcenv.base.known import Fact, Known, Unknown, value_of
+from hpcenv.base.together import together
 from hpcenv.base.version import Version
 from hpcenv.image.facts import ElfNeed, Family, Mpi
 from hpcenv.image.loader import closure, library_folders, needs_below
@@ -82,18 +83,12 @@ class _Start:
     says: Known[captured.Launcher]
 
 
-def find_mpis(host: Host, pool: Executor) -> Fact[tuple[SiteMpi, ...]]:
-    """Find every MPI; the one that ``mpirun`` on PATH belongs to comes first.
-
-    Parameters
-    ----------
-    pool : Executor
-        Runs the launchers side by side.
-    """
+def find_mpis(host: Host) -> Fact[tuple[SiteMpi, ...]]:
+    """Find every MPI; the one that ``mpirun`` on PATH belongs to comes first."""
     modules = find_modules(host)
     places = _places(host, modules)
     root = open_rootfs(host.root)
-    starts, refused = _starts(host, places, pool)
+    starts, refused = _starts(host, places)
     libraries = {place: _libraries(root, place.folder) for place in places}
     found: dict[str, SiteMpi] = {}
     for start in starts:
@@ -159,9 +154,7 @@ def _programs(host: Host, folder: str, patterns: Sequence[str]) -> Iterator[str]
                 yield path
 
 
-def _starts(
-    host: Host, places: Iterable[_Place], pool: Executor
-) -> tuple[list[_Start], dict[str, str]]:
+def _starts(host: Host, places: Iterable[_Place]) -> tuple[list[_Start], dict[str, str]]:
     """Find the launchers, and ask each real file once what it is; the one of ``mpirun`` is first.
 
     Returns
@@ -188,7 +181,7 @@ def _starts(
     default = str(host.at(mpirun).resolve()) if mpirun else ""
     order = sorted(names, key=lambda real: real != default)
     starts, refused = [], {}
-    for real, says in zip(order, pool.map(ask, order), strict=True):
+    for real, says in zip(order, together(*(partial(ask, real) for real in order)), strict=True):
         if isinstance(says, Unknown):
             refused[names[real][0]] = says.why
         else:

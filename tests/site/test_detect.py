@@ -6,11 +6,13 @@ import json
 import os
 import platform
 import shutil
+import signal
 import subprocess
+import sys
 import sysconfig
+import time
 import tomllib
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -256,8 +258,7 @@ def engine(folder: Path, name: str, says: str) -> Path:
 
 
 def engines(host: Host) -> tuple[HostEngine, ...]:
-    with ThreadPoolExecutor(2) as pool:
-        found = containers.engines(host, pool)
+    found = containers.engines(host)
     assert isinstance(found, Known)
     return found.value
 
@@ -355,3 +356,31 @@ def test_list_and_show(hpcenv: Hpcenv) -> None:
     assert as_json["libc"] == {"value": "2.17", "how": "declared", "where": "profile"}
     wrong = hpcenv("site", "show", "exampel", status=2)
     assert "did you mean 'example'" in wrong.stderr and not wrong.stdout
+
+
+def test_ctrl_c_ends_at_once_and_leaves_nothing(tmp_path: Path) -> None:
+    """Though a tool hangs, as one on a dead file server does."""
+    told = tmp_path / "pid"
+    tool = tmp_path / "mpirun"
+    tool.write_text(f"#!/bin/sh\necho $$ > {told}.part; mv {told}.part {told}\nexec sleep 600\n")
+    tool.chmod(0o755)
+    command = [str(Path(sys.executable).with_name("hpcenv")), "site", "detect"]
+    env = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    process = subprocess.Popen(
+        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    until(told.exists)
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert time.monotonic() - began < 5  # the tool's own deadline is twice that
+    assert (process.returncode, out) == (130, "")
+    assert "stopped" in err and "Traceback" not in err
+    until(lambda: not Path(f"/proc/{told.read_text().strip()}").exists())
+
+
+def until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.02)

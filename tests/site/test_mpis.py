@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -36,8 +35,7 @@ def found(path: str, modulepath: Path | None = None, **more: str) -> dict[str, S
     env = {"PATH": path, "HOME": os.environ.get("HOME", "/"), **more}
     if modulepath is not None:
         env["MODULEPATH"] = str(modulepath)
-    with ThreadPoolExecutor(4) as pool:
-        fact = find_mpis(Host(env=env), pool)
+    fact = find_mpis(Host(env=env))
     assert isinstance(fact, Known)
     return {mpi.name: mpi for mpi in fact.value}
 
@@ -237,8 +235,7 @@ def test_a_program_called_mpirun_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "mpiexec").write_text("not even a program")
     (tmp_path / "mpiexec").chmod(0o755)
     assert set(found(f"{tmp_path}:/usr/bin")) == {"openmpi", "mpich"}
-    with ThreadPoolExecutor(4) as pool:
-        fact = find_mpis(Host(env={"PATH": f"{tmp_path}:/usr/bin"}), pool)
+    fact = find_mpis(Host(env={"PATH": f"{tmp_path}:/usr/bin"}))
     assert isinstance(fact, Known)
     told = f"{tmp_path}/mpirun --version ended with status 1, saying 'load a module first'"
     assert f"not taken for a launcher: {told}" in fact.where
