@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -87,7 +88,7 @@ def inside(request: pytest.FixtureRequest, tmp_path: Path) -> Inside:
         return Inside([], env, True, tmp_path)
     image = request.getfixturevalue("default_image")
     site = request.getfixturevalue("host_site")
-    program = shutil.which("hpcenv") or str(ROOT / ".venv/bin/hpcenv")
+    program = str(Path(sys.executable).with_name("hpcenv"))
     # Node-local folders of the test's own: what one test staged, another must not find.
     env = dict(os.environ) | {"TMPDIR": str(tmp_path)}
     return Inside([program, "run", str(image), "--site", str(site)], env, False, tmp_path)
