@@ -1,13 +1,16 @@
 """Where the dynamic loader of a root file system finds a library, and what a library needs.
 
 The order is that of ld.so(8): the needing file's RUNPATH, the folders of ``ld.so.conf`` in its
-order, the trusted folders. LD_LIBRARY_PATH belongs to a launch, not to a root file system.
+order and of ``ld.so.cache``, the trusted folders. LD_LIBRARY_PATH belongs to a launch, not to a
+root file system.
 """
 
 from __future__ import annotations
 
 import contextlib
 import posixpath
+import struct
+import sys
 from collections.abc import Iterable, Iterator
 
 from hpcenv.base.version import Version
@@ -42,8 +45,8 @@ def library_folders(root: RootFs, machine: str) -> tuple[str, ...]:
     """Return the folders, links resolved, that the loader searches for a machine's libraries."""
     triple = _TRIPLES.get(machine, f"{machine}-linux-gnu")
     trusted = (f"/lib/{triple}", f"/usr/lib/{triple}", "/lib64", "/usr/lib64", "/lib", "/usr/lib")
-    folders = [*_configured(root, "/etc/ld.so.conf", set()), *trusted]
-    real = (root.resolve(folder) for folder in folders)
+    folders = [*_configured(root, "/etc/ld.so.conf", set()), *_cached(root), *trusted]
+    real = (root.resolve(folder) for folder in dict.fromkeys(folders))
     return tuple(dict.fromkeys(folder for folder in real if folder is not None))
 
 
@@ -61,6 +64,23 @@ def _configured(root: RootFs, file: str, seen: set[str]) -> Iterator[str]:
                     yield from _configured(root, found, seen)
         elif words[:1] != ["hwcap"]:
             yield from (word.split("=", 1)[0] for word in words if word.startswith("/"))
+
+
+def _cached(root: RootFs) -> Iterator[str]:
+    """Yield the folders of ``ld.so.cache``: ``ldconfig FOLDER`` puts one there and nowhere else.
+
+    The layout is glibc's, sysdeps/generic/dl-cache.h, since 2.2; older caches precede it.
+    """
+    data = root.read("/etc/ld.so.cache", 16 << 20) or b""
+    start = data.find(b"glibc-ld.so.cache1.1")
+    if start < 0 or len(data) < start + 48:
+        return
+    data = data[start:]
+    count = int.from_bytes(data[20:24], sys.byteorder)
+    entries = data[48 : 48 + 24 * min(count, len(data) // 24)]
+    for _, _, value, _, _ in struct.iter_unpack("=iIIIQ", entries[: len(entries) // 24 * 24]):
+        end = data.find(b"\0", value)
+        yield posixpath.dirname(data[value : max(end, value)].decode(errors="replace"))
 
 
 def find_library(

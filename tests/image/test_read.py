@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
+import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -103,6 +105,20 @@ def test_the_loaders_order_is_that_of_its_configuration(tmp_path: Path) -> None:
         "/usr/lib/x86_64-linux-gnu",
         "/usr/lib",
     )
+
+
+def test_the_loaders_cache_names_the_folders_that_ldconfig_prints(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    shutil.copy("/etc/ld.so.cache", tmp_path / "etc/ld.so.cache")
+    said = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True).stdout
+    folders = {str(Path(path).parent) for path in re.findall(r"=> (\S+)$", said, re.M)}
+    assert folders
+    for folder in folders:
+        (tmp_path / folder.lstrip("/")).mkdir(parents=True, exist_ok=True)
+    assert folders <= set(library_folders(FolderRoot(tmp_path), "x86_64"))
+    for junk in (b"", b"glibc-ld.so.cache1.1", b"glibc-ld.so.cache1.1" + b"\xff" * 4000):
+        (tmp_path / "etc/ld.so.cache").write_bytes(junk)
+        assert library_folders(FolderRoot(tmp_path), "x86_64")
 
 
 @pytest.mark.image
