@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.runtime.conftest import Inside
-from tests.runtime.test_stage import assert_same, make_tree
+from tests.runtime.ranks_inside import Inside
+from tests.runtime.trees import assert_same, make_tree
 
 pytestmark = [pytest.mark.image, pytest.mark.mpi]
 
