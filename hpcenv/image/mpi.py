@@ -100,10 +100,8 @@ def find_mpis(root: RootFs) -> tuple[Mpi, ...]:
 
 
 def _candidates(root: RootFs) -> Iterator[str]:
-    for machine in ("x86_64", "aarch64"):
-        for folder in library_folders(root, machine):
-            yield from root.find(*(f"{folder}/{name}" for name in _NAMES))
-    for folder in _FOLDERS:
+    loaders = [library_folders(root, machine) for machine in ("x86_64", "aarch64")]
+    for folder in dict.fromkeys([*loaders[0], *loaders[1], *_FOLDERS]):
         yield from root.find(*(f"{folder}/{name}" for name in _NAMES))
 
 

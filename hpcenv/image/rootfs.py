@@ -189,20 +189,21 @@ class _Tree:
         names = [part]
         if any(mark in part for mark in "*?["):
             names = sorted(fnmatch.filter(self._names(real), part))
+        above, below = shown.rstrip("/") + "/", real.rstrip("/") + "/"
         for name in names:
-            path = posixpath.join(shown, name)
-            child = self._lstat(posixpath.join(real, name))
+            path, inner = above + name, below + name
+            child = self._lstat(inner)
             if child is None:
                 continue
             if not rest:
                 yield path
                 continue
-            inner: str | None = posixpath.join(real, name)
-            if child.kind == "link" and inner:
-                inner = self.resolve(inner)
-                child = self._lstat(inner) if inner else None
-            if inner and child and child.kind == "folder":
-                yield from self._find(path, inner, rest)
+            target: str | None = inner
+            if child.kind == "link":
+                target = self.resolve(inner)
+                child = self._lstat(target) if target else None
+            if target and child and child.kind == "folder":
+                yield from self._find(path, target, rest)
 
 
 def _parts(path: str) -> list[str]:
@@ -307,22 +308,24 @@ class SifRoot(_Tree):
             file.close()
             raise
 
+        self._places: dict[str, tuple[int, int] | None] = {"/": self._image.root}
         self._folders: dict[tuple[int, int], dict[str, tuple[int, int]]] = {}
         self._inodes: dict[tuple[int, int], Any] = {}
 
+    def _place(self, path: str) -> tuple[int, int] | None:
+        """Return where the inode of a path lies; folders are read as they are walked through."""
+        if path not in self._places:
+            folder, _, name = path.rpartition("/")
+            place = self._place(folder or "/")
+            if place is not None and stat.S_ISDIR(self._inode_at(place).mode):
+                self._places[path] = self._entries(place).get(name)
+            else:
+                self._places[path] = None
+        return self._places[path]
+
     def _inode(self, path: str) -> Any:
-        """Return the inode at a path, or None; folders are read as they are walked through."""
-        place: tuple[int, int] = self._image.root
-        for part in path.split("/"):
-            if part:
-                inode = self._inode_at(place)
-                if not stat.S_ISDIR(inode.mode):
-                    return None
-                inside = self._entries(place).get(part)
-                if inside is None:
-                    return None
-                place = inside
-        return self._inode_at(place)
+        place = self._place(path)
+        return None if place is None else self._inode_at(place)
 
     def _inode_at(self, place: tuple[int, int]) -> Any:
         if place not in self._inodes:
@@ -349,10 +352,8 @@ class SifRoot(_Tree):
         return os.fsdecode(target) if isinstance(target, bytes) else str(target)
 
     def _names(self, path: str) -> list[str]:
-        place: tuple[int, int] = self._image.root
-        for part in path.split("/"):
-            place = self._entries(place)[part] if part else place
-        return list(self._entries(place))
+        place = self._place(path)
+        return [] if place is None else list(self._entries(place))
 
     def _open(self, path: str) -> BinaryIO:
         return io.BufferedReader(_SquashFile(self._image, self._inode(path)), 1 << 16)
