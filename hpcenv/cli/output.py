@@ -19,8 +19,14 @@ def say(line: str) -> None:
 
 def show(text: str) -> None:
     """Print a result."""
-    sys.stdout.write(text if text.endswith("\n") else text + "\n")
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(text if text.endswith("\n") else text + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read it has gone. Python would complain once more while it ends, and Typer would
+        # make status 1 of it, which is an answer.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
 
 
 def styled() -> bool:
@@ -50,10 +56,6 @@ def plain_errors() -> Iterator[None]:
     except (Stopped, KeyboardInterrupt):
         say("hpcenv: stopped; nothing half-made was left")
         sys.exit(130)
-    except BrokenPipeError:
-        # Whoever read our output has gone; Python would complain once more while it ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
     except OSError as error:
         if error.errno is None or error.filename is None:
             raise

@@ -1,0 +1,107 @@
+"""Whatever a person types: a message, the right status, never a traceback, nothing on stdout."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+HPCENV = str(Path(sys.executable).with_name("hpcenv"))
+
+
+def hpcenv(*words: str, store: Path, **options: object) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "HPCENV_STORE": str(store)}
+    return subprocess.run(  # type: ignore[call-overload, no-any-return]
+        [HPCENV, *words], capture_output=True, text=True, env=env, cwd=store, **options
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "says"),
+    [
+        ("frobnicate", 2, "No such command 'frobnicate'"),
+        ("run mpi-base", 2, "Missing argument"),
+        ("site show debain-12-mpich", 2, "debian-12-mpich"),
+        ("recipe new mine --from mpi-bsae", 2, "did you mean 'mpi-base'"),
+        ("lock tensorflow-horovd --site example", 2, "did you mean 'tensorflow-horovod'"),
+        ("lock mpi-base --site nowhere", 2, "no site 'nowhere'"),
+        ("lock ./none.toml --site example", 2, "none.toml"),
+        ("fetch none.json", 2, "none.json: cannot read it: No such file"),
+        ("render none.json --format definition", 2, "none.json"),
+        ("render none.json --format dockerfile", 2, "no format 'dockerfile'"),
+        ("explain MPI999", 2, "no rule 'MPI999'"),
+        ("validate-mpi nothing:1 --static", 2, "no image nothing:1"),
+        ("validate-mpi /etc/passwd --static", 2, "not a readable SIF"),
+        ("run nothing -n 2 -- true", 2, "no image nothing"),
+        ("build nothing --site example", 2, "no recipe 'nothing'"),
+        ("image show nothing", 2, "no image nothing"),
+        ("engine install podman", 2, "installs no engine 'podman'"),
+        ("site detect -o /proc/none/site.toml", 3, "No such file"),
+    ],
+)
+def test_bad_input(words: str, status: int, says: str, tmp_path: Path) -> None:
+    done = hpcenv(*words.split(), store=tmp_path)
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert (done.returncode, done.stdout) == (status, "")
+
+
+def test_every_fault_of_a_recipe_at_once(tmp_path: Path) -> None:
+    (tmp_path / "bad.toml").write_text(
+        'schema = 1\nname = "bad"\nextends = "mpi-base"\n\n[bsae]\nos = "debian:12"\n\n'
+        '[mpi]\npolicy = "fixd"\n\n[gpu]\nenabled = "no"\n'
+    )
+    done = hpcenv("lock", "./bad.toml", "--site", "example", store=tmp_path)
+    lines = [line for line in done.stderr.splitlines() if "bad.toml:" in line]
+    assert done.returncode == 2
+    assert [line.partition("bad.toml:")[2].partition(":")[0] for line in lines] == ["5", "9", "12"]
+    assert "did you mean 'base'" in lines[0] and "did you mean 'fixed'" in lines[1]
+
+
+def test_a_configuration_file_that_is_wrong_is_named(tmp_path: Path) -> None:
+    (tmp_path / "hpcenv").mkdir()
+    (tmp_path / "hpcenv/config.toml").write_text('stroe = "/data"\n')
+    env = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path)}
+    done = subprocess.run([HPCENV, "image", "list"], capture_output=True, text=True, env=env)
+    assert done.returncode == 2
+    assert "config.toml:1: stroe: unknown key; did you mean 'store'?" in done.stderr
+
+
+def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
+    script = f"{HPCENV} explain | exec 0<&-; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
+    assert done.returncode == 141 and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_stop_is_said(number: signal.Signals, tmp_path: Path) -> None:
+    """In the midst of a detection: a tool that hangs is asked for its version."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    mark = tmp_path / "asked"
+    slow = tools / "nvidia-smi"
+    slow.write_text(f"#!/bin/sh\ntouch {mark}\nexec sleep 1000\n")
+    slow.chmod(0o755)
+    for name in ("mpirun", "srun", "ompi_info"):
+        (tools / name).symlink_to(slow)
+    env = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
+    running = subprocess.Popen(
+        [HPCENV, "site", "detect"],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=env,
+    )
+    until = time.monotonic() + 30
+    while not mark.exists():
+        assert time.monotonic() < until and running.poll() is None
+        time.sleep(0.02)
+    running.send_signal(number)
+    out, err = running.communicate(timeout=30)
+    assert (running.returncode, out) == (130, "")
+    assert "stopped; nothing half-made was left" in err and "Traceback" not in err
