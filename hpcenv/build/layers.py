@@ -179,7 +179,7 @@ def write_layer(folder: Path, index: Index, tar: IO[bytes], epoch: int) -> None:
     with _compressed(folder / TAR) as out, _writer(out) as layer:
         for path in index.removed:
             parent, name = PurePosixPath(path).parent, PurePosixPath(path).name
-            layer.addfile(_member(str(parent / (WHITEOUT + name)), Entry("file", 0, 0, 0), epoch))
+            _add(layer, _member(str(parent / (WHITEOUT + name)), Entry("file", 0, 0, 0), epoch))
         with tarfile.open(fileobj=tar, mode="r|", bufsize=_CHUNK) as archive:
             for member in archive:
                 path = _clean(member.name)
@@ -189,7 +189,7 @@ def write_layer(folder: Path, index: Index, tar: IO[bytes], epoch: int) -> None:
                 content: IO[bytes] | None = None
                 if entry.kind == "file":
                     content = archive.extractfile(member) if entry.size else io.BytesIO()
-                layer.addfile(_member(path, entry, epoch), content)
+                _add(layer, _member(path, entry, epoch), content)
     # Rows, as there are tens of thousands of them.
     rows = [[path, *astuple(entry)] for path, entry in index.entries.items()]
     (folder / INDEX).write_text(json.dumps({"removed": index.removed, "entries": rows}))
@@ -217,12 +217,12 @@ def write_tree(
         tree = {path: found for path, found in tree.items() if keeps(path)}
     with _writer(out) as whole:
         for path in sorted(path for path, (_, entry) in tree.items() if entry.kind == "folder"):
-            whole.addfile(_member(path, tree[path][1], epoch))
+            _add(whole, _member(path, tree[path][1], epoch))
         for number, folder in enumerate(folders):
             for path, content in _contents(folder):
                 found = tree.get(path)
                 if found is not None and found[0] == number and found[1].kind != "folder":
-                    whole.addfile(_member(path, found[1], epoch), content)
+                    _add(whole, _member(path, found[1], epoch), content)
 
 
 def _contents(folder: Path) -> Iterator[tuple[str, IO[bytes] | None]]:
@@ -244,7 +244,16 @@ def _compressed(file: Path) -> Iterator[IO[bytes]]:
 
 
 def _writer(out: IO[bytes]) -> tarfile.TarFile:
-    return tarfile.open(fileobj=out, mode="w|", bufsize=_CHUNK, format=tarfile.PAX_FORMAT)
+    return tarfile.open(fileobj=out, mode="w|", bufsize=_CHUNK, encoding="utf-8")
+
+
+def _add(
+    archive: tarfile.TarFile, member: tarfile.TarInfo, content: IO[bytes] | None = None
+) -> None:
+    # mksquashfs (4.5.1) drops the first slash of a link's target where a pax header holds it, as
+    # it does for long and non-ASCII ones. GNU's way is read right, but has no attributes.
+    archive.format = tarfile.PAX_FORMAT if member.pax_headers else tarfile.GNU_FORMAT
+    archive.addfile(member, content)
 
 
 def _member(path: str, entry: Entry, epoch: int) -> tarfile.TarInfo:

@@ -110,3 +110,26 @@ def test_apptainer_reads_it(tmp_path: Path, apptainer: Path) -> None:
     assert about["labels"] == ABOUT.labels
     assert said("inspect", "--deffile").strip() == ABOUT.definition.strip()
     assert "2023-11-14 22:13:20" in said("sif", "header")
+
+
+def test_targets_of_links_stay_as_they_are_long_absolute_and_not_ascii(tmp_path: Path) -> None:
+    from hpcenv.build import layers
+
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    targets = {"long": "/usr/" + "x" * 120, "short": "/usr", "ü": "/usr/ü", "up": "../" + "y" * 130}
+    for name, target in targets.items():
+        (tree / name).symlink_to(target)
+    argv = ["tar", "-c", "-C", tree, "--format=pax", "--sort=name", "."]
+    tar = subprocess.run(argv, check=True, capture_output=True).stdout
+    folder = tmp_path / "layer"
+    folder.mkdir()
+    index = layers.difference(layers.scan(io.BytesIO(tar)), {})
+    layers.write_layer(folder, index, io.BytesIO(tar), ABOUT.epoch)
+    file = tmp_path / "x.sif"
+    pack.pack(file, lambda out: layers.write_tree([folder], out, ABOUT.epoch), ABOUT)
+    with file.open("rb") as opened:
+        offset = sif.primary_partition(sif.read_descriptors(opened)[1]).offset
+    out = tmp_path / "out"
+    subprocess.run(["unsquashfs", "-q", "-n", "-o", str(offset), "-d", out, file], check=True)
+    assert {name: str((out / name).readlink()) for name in targets} == targets
