@@ -10,7 +10,6 @@ from pathlib import Path
 from hpcenv.base.errors import Outside
 from hpcenv.base.known import Fact, Known, Unknown, map_fact
 from hpcenv.base.together import together
-from hpcenv.base.version import Version
 from hpcenv.engines import userns
 from hpcenv.engines.apptainer import Apptainer
 from hpcenv.site import captured
@@ -31,9 +30,7 @@ def engines(host: Host, more: Sequence[Path] = ()) -> Fact[tuple[HostEngine, ...
     described: dict[str, HostEngine] = {}
     for path, fact in zip(found, said, strict=True):
         name = fact.value.name if isinstance(fact, Known) else Path(path).name
-        version: Fact[Version] = (
-            Known(fact.value.version, fact.how, fact.where) if isinstance(fact, Known) else fact
-        )
+        version = map_fact(fact, lambda engine: engine.version)
         # Podman's stand-in for docker says "podman": one engine under two names.
         real = str(Path(path).resolve()) if name in _SIF else name
         # What does not even say its version is not tried.

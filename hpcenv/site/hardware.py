@@ -35,7 +35,7 @@ def driver(host: Host, scheduled_gpus: str | None) -> Fact[Version | None]:
         _ON_A_NODE,
     )
     if isinstance(fact, Known):
-        return Known(fact.value, fact.how, fact.where)
+        return fact
     if any(gpu.vendor == "NVIDIA" for gpu in _pci_gpus(host)):
         return Unknown(f"there is an NVIDIA GPU, but {fact.why}", "install the driver; nvidia-smi")
     if scheduled_gpus:

@@ -435,8 +435,7 @@ def _transport(
     library: Mpi, name: str, spoken: dict[str, Fact[Version]], ask: str
 ) -> Fact[Version | None]:
     if name in spoken:
-        fact = spoken[name]
-        return fact if isinstance(fact, Unknown) else Known(fact.value, fact.how, fact.where)
+        return spoken[name]
     transports = library.transports
     if isinstance(transports, Unknown):
         return Unknown(transports.why, ask)
