@@ -237,7 +237,10 @@ class _Work:
         for name, blob in blobs.items():
             (mounted / name).symlink_to(_BLOBS / blob.relative_to(self.store.blobs.root))
         script = "umask 022\n" + "".join(steps.shell(step) for step in rest)
-        binds = [Bind(mounted, steps.INPUTS)]
+        # Programs that speak to themselves, such as Gloo, look this name up.
+        hosts = work / "hosts"
+        hosts.write_text("127.0.0.1 localhost\n")
+        binds = [Bind(mounted, steps.INPUTS), Bind(hosts, PurePosixPath("/etc/hosts"))]
         if blobs:
             binds.append(Bind(self.store.blobs.root, _BLOBS))
         try:

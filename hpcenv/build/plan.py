@@ -265,8 +265,6 @@ def plan(lock: Lock) -> BuildPlan:
                 else ()
             ),
             WriteFile("write-file", manifest.PATH, dump_json(about), 0o644),
-            # Engines bind the host's over it.
-            WriteFile("write-file", PurePosixPath("/etc/hosts"), "", 0o644),
             *own_files(base.env, base.unset, labels),
         ),
         takes=tuple((stage.name, _WHEELS) for stage in built),

@@ -111,7 +111,9 @@ def test_values_of_the_environment_stand_as_they_are() -> None:
 
 
 # Apptainer writes these itself into whatever it builds.
-THEIRS = re.compile(r"\.singularity\.d(/.*)?|\.(exec|run|shell|test)|environment|singularity")
+THEIRS = re.compile(
+    r"etc/hosts|\.singularity\.d(/.*)?|\.(exec|run|shell|test)|environment|singularity"
+)
 
 
 @pytest.mark.image
