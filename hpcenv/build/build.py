@@ -29,6 +29,7 @@ from hpcenv.build.plan import (
     WriteFile,
     inputs,
     keys,
+    needed,
     plan,
 )
 from hpcenv.build.scratch import place, scratch, sweep_trees
@@ -123,9 +124,12 @@ class _Work:
         _check_tools()
         self._check_space()
         final = self.plan.stage(self.plan.final)
-        if not self.store.stage(self.keys[final.name]).is_dir():
+        wanted = needed(self.plan, self._has)
+        if not all(map(self._has, wanted)):
             self._check_engine()
-        self._ensure(final)
+        for stage in self.plan.stages:
+            if stage.name in wanted:
+                self._ensure(stage)
         self._pack(final)
 
     def _sweep(self) -> None:
@@ -166,25 +170,24 @@ class _Work:
         return place(TREE_FACTOR * size, self.store.scratch)
 
     def _ensure(self, stage: Stage) -> None:
-        """Make a stage's layer, and before it those that it needs, where they are missing."""
+        """Make a stage's layer where it is missing; those that it needs are there."""
         key = self.keys[stage.name]
-        for name in filter(None, (stage.parent, *(name for name, _ in stage.takes))):
-            # What it only takes from is not needed where its own layer is there.
-            if name == stage.parent or not self.store.stage(key).is_dir():
-                self._ensure(self.plan.stage(name))
         number = [other.name for other in self.plan.stages].index(stage.name) + 1
         title = f"[{number}/{len(self.plan.stages) + 1}] {stage.name}"
-        if self.store.stage(key).is_dir():
+        if self._has(stage.name):
             self.say(f"{title}: in the store")
             return
         with self.store.locked(key, lambda: self.say(f"{title}: made by another; waiting")):
-            if self.store.stage(key).is_dir():
+            if self._has(stage.name):
                 self.say(f"{title}: in the store")
                 return
             began = time.monotonic()
             self.say(f"{title}: {_summary(stage)} …")
             self._make_stage(stage)
             self.say(f"{title}: {time.monotonic() - began:.1f} s")
+
+    def _has(self, name: str) -> bool:
+        return self.store.stage(self.keys[name]).is_dir()
 
     def _chain(self, stage: Stage) -> list[Path]:
         """The layers that make a stage's tree, the lowest first."""

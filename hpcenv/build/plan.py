@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
@@ -203,6 +203,25 @@ def keys(plan: BuildPlan) -> dict[str, Digest]:
     for stage in plan.stages:
         found[stage.name] = key(stage, found, plan.epoch)
     return found
+
+
+def needed(plan: BuildPlan, have: Callable[[str], bool]) -> frozenset[str]:
+    """Return the stages whose results the image needs, given which are there already.
+
+    What a stage starts from is always needed, as the image is made of it; what it only takes files
+    from, where it is still to be made.
+    """
+    found: set[str] = set()
+    waiting = [plan.final]
+    while waiting:
+        name = waiting.pop()
+        if name in found:
+            continue
+        found.add(name)
+        stage = plan.stage(name)
+        waiting += [stage.parent] if stage.parent else []
+        waiting += [] if have(name) else [other for other, _ in stage.takes]
+    return frozenset(found)
 
 
 def key(stage: Stage, of: Mapping[str, Digest], epoch: int) -> Digest:

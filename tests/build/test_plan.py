@@ -9,7 +9,16 @@ import pytest
 from locks import artefact, lock, with_horovod
 
 from hpcenv.base.errors import BadInput
-from hpcenv.build.plan import BuildWheel, InstallWheels, Run, WriteFile, default_tag, keys, plan
+from hpcenv.build.plan import (
+    BuildWheel,
+    InstallWheels,
+    Run,
+    WriteFile,
+    default_tag,
+    keys,
+    needed,
+    plan,
+)
 from hpcenv.image.facts import Family
 from hpcenv.lock.model import Lock
 
@@ -70,6 +79,21 @@ def test_the_builder_is_no_part_of_the_image() -> None:
     assert image.parent == "python"
     assert image.takes == (("horovod", builder.keeps[0]),)
     assert not [step for step in image.steps if "compiler" in repr(step)]
+
+
+@pytest.mark.parametrize(
+    ("have", "wanted"),
+    [
+        (set(), {"system", "python", "horovod", "image"}),
+        ({"system", "python", "horovod", "image"}, {"system", "python", "image"}),
+        ({"system", "python", "image"}, {"system", "python", "image"}),
+        ({"system", "python"}, {"system", "python", "horovod", "image"}),
+    ],
+)
+def test_a_builder_is_needed_until_the_image_has_taken_from_it(
+    have: set[str], wanted: set[str]
+) -> None:
+    assert needed(plan(with_horovod()), have.__contains__) == wanted
 
 
 def test_the_runtime_is_installed_after_everything_large() -> None:
