@@ -90,4 +90,4 @@ def _mpi_library() -> str | None:
     except (ImportError, RuntimeError):
         return None
     text: str = MPI.Get_library_version()
-    return text.rstrip("\x00").splitlines()[0].strip()
+    return " ".join(text.rstrip("\x00").splitlines()[0].split())
