@@ -30,6 +30,9 @@ FULL_BYTES = 256 << 20
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _BASIC = {"PATH": _PATH, "HOME": "/root", "LANG": "C.UTF-8"}
+# NUL ends a value, CR is dropped from quoted ones, and the shell parser that reads an image's
+# environment takes the other two for marks of its own, at which everything after is lost.
+_LOST = re.compile("[\0\r\x80\x81]")
 _SCRIPT = "hpcenv-script"
 _PROBE_S = 20.0
 _TAIL = 20
@@ -169,7 +172,7 @@ class Apptainer:
         Raises
         ------
         BadInput
-            If a variable's name is none, or its value holds a NUL or a carriage return.
+            If a variable's name is none, or its value holds what the engine would lose.
         """
         return [
             *(str(self.program), "exec", *bind_words(binds), *env_words(env or {})),
@@ -177,12 +180,18 @@ class Apptainer:
         ]
 
     def _setuid(self) -> bool:
-        starter = run([self.program, "buildcfg", "LIBEXECDIR"], deadline=_PROBE_S).out.strip()
-        for product in ("apptainer", "singularity"):
-            with contextlib.suppress(OSError):
-                if Path(starter, product, "bin/starter-suid").stat().st_mode & 0o4000:
-                    return True
+        product, folder = self._built("LIBEXECDIR")
+        with contextlib.suppress(OSError):
+            return bool((folder / product / "bin/starter-suid").stat().st_mode & 0o4000)
         return False
+
+    def _built(self, name: str) -> tuple[str, Path]:
+        """Return the product that it was built as, and a folder that was built in."""
+        listed = run([self.program, "buildcfg"], deadline=_PROBE_S).out
+        found = dict(re.findall(r"^(\w+)=(.*)$", listed, re.MULTILINE))
+        product = found.get("PACKAGE_NAME", "apptainer").partition("-")[0]
+        text = found.get(name) or found.get(f"{product.upper()}_{name}") or "/nonexistent"
+        return product, Path(text)
 
     def _root_lacks(self) -> Complaint | None:
         have = capabilities.bounding()
@@ -191,17 +200,15 @@ class Apptainer:
                 "root lacks CAP_SYS_ADMIN here, without which no engine can mount an image",
                 "start the surrounding container with --privileged, or be an ordinary user",
             )
-        outcome = run([self.program, "buildcfg", "APPTAINER_CONFDIR"], deadline=_PROBE_S)
-        folder = Path(outcome.out.strip() or "/nonexistent")
-        asked = capabilities.not_there(
-            _text(folder / "apptainer.conf"), _text(folder / "capability.json"), have
-        )
+        product, folder = self._built("CONFDIR")
+        conf = folder / f"{product}.conf"
+        asked = capabilities.not_there(_text(conf), _text(folder / "capability.json"), have)
         if not asked:
             return None
         return Complaint(
             f"it asks for {', '.join(asked)}, which root does not have here",
             "hpcenv engine install brings one that asks for what is there; or set `root default "
-            f"capabilities = file` in {folder}/apptainer.conf",
+            f"capabilities = file` in {conf}",
         )
 
 
@@ -220,8 +227,8 @@ def env_words(env: Mapping[str, str]) -> list[str]:
     words: list[str] = []
     evaluated = False
     for name, value in env.items():
-        if "\0" in value or "\r" in value:
-            raise BadInput(f"the value of {name} holds a NUL or a carriage return")
+        if lost := _LOST.search(value):
+            raise BadInput(f"the value of {name} holds {lost[0]!r}, which the engine would lose")
         word = f"{_name(name)}={value}"
         if "=" in value or '"' in value:
             quoted = '"' + word.replace('"', '""') + '"'
@@ -344,15 +351,14 @@ def _mount_points(tree: Path, binds: Sequence[Bind]) -> Iterator[None]:
     made: list[Path] = []
     try:
         for bind in binds:
-            made += _mount_point(tree, bind)
+            _make_mount_point(tree, bind, made)
         yield
     finally:
         for path in reversed(made):
             path.rmdir() if path.is_dir() else path.unlink()
 
 
-def _mount_point(tree: Path, bind: Bind) -> list[Path]:
-    made: list[Path] = []
+def _make_mount_point(tree: Path, bind: Bind, made: list[Path]) -> None:
     place = tree
     parts = bind.target.parts[1:]
     for depth, part in enumerate(parts, 1):
@@ -367,4 +373,3 @@ def _mount_point(tree: Path, bind: Bind) -> list[Path]:
         else:
             place.mkdir()
         made.append(place)
-    return made

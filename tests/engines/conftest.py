@@ -8,6 +8,7 @@ import pwd
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,17 @@ from typing import Any
 
 import pytest
 
-from .helpers import DRIVER, ROOT, Person, Ran, Script, driver, install
+from .helpers import (
+    DRIVER,
+    ROOT,
+    Installed,
+    Person,
+    Ran,
+    Script,
+    driver,
+    install,
+    system_c_library,
+)
 
 _CACHES = shutil.ignore_patterns("__pycache__")
 PROGRAMS = ("sh", "bash", "env", "cat", "id", "ls", "touch", "rm", "sleep", "stat", "hostname")
@@ -31,11 +42,19 @@ def open_folder() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def engines(open_folder: Path) -> Path:
-    """A folder for engines into which the command line has installed one."""
+def installed(open_folder: Path) -> Installed:
+    """An engine that the command line has installed, and what that took and touched."""
+    before, began = system_c_library(), time.monotonic()
     done = install(open_folder / "data")
     assert done.returncode == 0, done.stderr
-    return open_folder / "data/hpcenv/engines"
+    seconds = time.monotonic() - began
+    return Installed(open_folder / "data/hpcenv/engines", seconds, before, system_c_library())
+
+
+@pytest.fixture(scope="session")
+def engines(installed: Installed) -> Path:
+    """The folder for engines that holds it."""
+    return installed.engines
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 import signal
@@ -102,6 +103,27 @@ Script = Callable[..., Ran]
 
 def driver(person: Person) -> tuple[str | Path, ...]:
     return "/usr/bin/python3", DRIVER if person.tools == ROOT else person.tools / "driver.py"
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A folder for engines, how long one took to install, and the system's libraries around it."""
+
+    engines: Path
+    seconds: float
+    before: dict[str, str]
+    after: dict[str, str]
+
+
+def system_c_library() -> dict[str, str]:
+    """SHA-256 of each file of the system's C library."""
+    listed = subprocess.run(["dpkg", "-L", "libc6"], capture_output=True, text=True, check=True)
+    files = [Path(line) for line in listed.stdout.splitlines()]
+    return {
+        str(file): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in files
+        if file.is_file() and ".so" in file.name
+    }
 
 
 def installing(data: Path, *prefix: str | Path) -> subprocess.Popen[str]:

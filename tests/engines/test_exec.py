@@ -17,7 +17,9 @@ from hpcenv.engines.engine import Bind
 from .helpers import Person
 
 ENGINE = Apptainer(Path("/opt/bin/apptainer"))
-VALUES = st.text(st.characters(exclude_characters="\0\r", exclude_categories=["Cs"]), max_size=12)
+VALUES = st.text(
+    st.characters(exclude_characters="\0\r\x80\x81", exclude_categories=["Cs"]), max_size=12
+)
 ODD = st.text(st.sampled_from("$`'\"\\=,; \nab{}()*~%"), max_size=8)
 NAMES = st.from_regex(r"HPCENV_T_[A-Za-z0-9_]{1,6}", fullmatch=True)
 
@@ -122,6 +124,12 @@ def test_spython_finds_and_drives_the_installed_engine(
 def test_what_is_no_name_is_refused(name: str) -> None:
     with pytest.raises(BadInput, match="name of an environment variable"):
         env_words({name: "x"})
+
+
+@pytest.mark.parametrize("lost", ["\0", "\r", "\x80", "\x81"])
+def test_what_the_engine_would_lose_is_refused(lost: str) -> None:
+    with pytest.raises(BadInput, match="would lose"):
+        env_words({"A": f"x{lost}y"})
 
 
 @pytest.mark.parametrize("target", ["/a:b", "/a,b", "/a\\"])
