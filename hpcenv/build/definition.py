@@ -94,7 +94,7 @@ def _post(plan: BuildPlan, stage: Stage) -> str:
 
 
 def _environment(plan: BuildPlan) -> str:
-    unset = f"unset {' '.join(plan.unset)}\n" if plan.unset else ""
+    unset = "".join(f"export {name}=\n" for name in plan.unset)
     lines = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in plan.env.items())
     return _section("environment", unset + lines)
 

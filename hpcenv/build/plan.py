@@ -428,7 +428,8 @@ def own_files(
     The format is theirs; the texts are ours. ``99-base.sh`` must be there: it is after reading
     that file that Apptainer sets what ``APPTAINERENV_*`` asks for.
     """
-    unsets = f"unset {' '.join(unset)}\n" if unset else ""
+    # Apptainer gives back the host's value of what is unset here; what is empty it unsets.
+    unsets = "".join(f"export {name}=\n" for name in unset)
     exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in env.items())
     files = {
         "env/90-environment.sh": f"#!/bin/sh\n{unsets}{exports}",

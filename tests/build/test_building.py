@@ -103,11 +103,18 @@ def test_the_image_says_what_it_is(kit: Kit, apptainer: Path) -> None:
 
 @pytest.mark.parametrize("name", ["PYTHONPATH", "PYTHONHOME"])
 def test_the_hosts_python_does_not_leak_in(kit: Kit, apptainer: Path, name: str) -> None:
-    argv = [str(apptainer), "exec", str(kit.sif), "python", "-c", "import sys; print(sys.prefix)"]
+    argv = [
+        str(apptainer),
+        "exec",
+        str(kit.sif),
+        "python",
+        "-c",
+        "import sys; print(sys.prefix, '/nonexistent' in sys.path)",
+    ]
     done = subprocess.run(
         argv, env={**os.environ, name: "/nonexistent"}, capture_output=True, text=True, check=True
     )
-    assert done.stdout.strip() == "/opt/hpcenv"
+    assert done.stdout.split() == ["/opt/hpcenv", "False"]
 
 
 def test_a_tampered_package_is_named_and_nothing_is_built(kit: Kit) -> None:
