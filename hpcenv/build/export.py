@@ -1,23 +1,27 @@
 """What the Containerfile and the definition file share: getting, and checking, what goes in.
 
 Both are complete in themselves: whoever builds them needs their own tool, and a mirror of Debian
-and an index of Python packages, which are arguments. Everything that comes from there is checked
-against its SHA-256. What is on no mirror, our own runtime and patches, stands in the file.
+and an index of Python packages, which are arguments. What is on no mirror, our own runtime and
+patches, stands in the file as the text that it is: it can be read there, and where one line of it
+changes, one line of the file does. Everything, from wherever, is checked against its SHA-256.
 """
 
 from __future__ import annotations
 
-import base64
+import io
+import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
 
 from hpcenv.base.blobs import Digest
+from hpcenv.base.errors import BadInput
 from hpcenv.build import steps
 from hpcenv.build.plan import Bootstrap, BuildPlan, Stage, inputs
 from hpcenv.lock.model import Artefact
 
 _PIECE = 48 << 10
-_ROW = 96
 
 Ours = Mapping[Digest, bytes]
 """The content of artefacts that no mirror has."""
@@ -97,7 +101,7 @@ def download(artefacts: Sequence[Artefact], folder: str, words: str) -> str:
     lines = listing(artefacts)
     if not lines:
         return f"mkdir -p {folder}\n"
-    program = _words(shlex.quote(line) for line in DOWNLOAD.strip("\n").split("\n"))
+    program = _words(map(_quoted, DOWNLOAD.strip("\n").split("\n")))
     return (
         f"mkdir -p {folder}\n"
         f"printf '%s\\n' \\\n{program} > {folder}/.download.py\n"
@@ -111,20 +115,94 @@ def embed(artefacts: Sequence[Artefact], ours: Ours, folder: str) -> list[str]:
 
     A piece is short enough for the one argument that a builder gives to its shell: 128 KiB on
     Linux (MAX_ARG_STRLEN in execve(2)).
+
+    Raises
+    ------
+    BadInput
+        If a patch is not a text.
     """
-    pieces = []
+    commands: list[str] = []
     for artefact in artefacts:
         if artefact.kind not in OURS:
             continue
-        file = f"{folder}/{shlex.quote(steps.file_name(artefact))}"
+        name = shlex.quote(steps.file_name(artefact))
         content = ours[artefact.sha256]
-        # Written to the end of an empty file, so that a second build does not add to the first's.
-        pieces.append(f"mkdir -p {folder}\n: > {file}\n")
-        for start in range(0, len(content), _PIECE):
-            text = base64.b64encode(content[start : start + _PIECE]).decode()
-            rows = _words(text[at : at + _ROW] for at in range(0, len(text), _ROW))
-            pieces.append(f"printf '%s' \\\n{rows} | base64 -d >> {file}\n")
-    return pieces
+        commands.append(f"mkdir -p {folder}\n")
+        if artefact.kind == "patch":
+            commands += _write(_text(content, artefact.file), f"{folder}/{name}")
+        else:
+            commands += _write_wheel(content, f"{folder}/.runtime", f"{folder}/{name}")
+        commands.append(
+            f"echo '{artefact.sha256}  '{name} | (cd {folder} && sha256sum --check --quiet)\n"
+        )
+    return list(_gather(commands))
+
+
+PACK = """\
+import os, sys, zipfile
+folder, wheel, *members = sys.argv[1:]
+with zipfile.ZipFile(wheel, "w", zipfile.ZIP_STORED) as archive:
+    for name in members:
+        entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+        entry.create_system, entry.external_attr = 3, 0o100644 << 16
+        with open(os.path.join(folder, name), "rb") as file:
+            archive.writestr(entry, file.read())
+"""
+"""A Python program that makes of its members the bytes that `hpcenv.lock.runtime_wheel` makes."""
+
+
+def _write_wheel(content: bytes, folder: str, wheel: str) -> Iterator[str]:
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        members = {name: _text(archive.read(name), name) for name in archive.namelist()}
+    parents = sorted({str(PurePosixPath(name).parent) for name in members})
+    yield f"mkdir -p \\\n{_words(f'{folder}/{parent}' for parent in parents)}\n"
+    for name, text in members.items():
+        yield from _write(text, f"{folder}/{name}")
+    yield (
+        f"printf '%s\\n' \\\n{_words(map(_quoted, PACK.strip().splitlines()))}"
+        f" | python3 - {folder} {wheel} \\\n{_words(members)}\n"
+        f"rm -r {folder}\n"
+    )
+
+
+def _write(text: str, file: str) -> Iterator[str]:
+    """Yield the commands that write a text; the first makes the file anew."""
+    *lines, last = text.split("\n")
+    to, rows, size = ">", list[str](), 0
+    for row in map(_quoted, lines):
+        if rows and size + len(row.encode()) > _PIECE:
+            yield f"printf '%s\\n' \\\n{_words(rows)} {to} {file}\n"
+            to, rows, size = ">>", [], 0
+        rows.append(row)
+        size += len(row.encode()) + 8
+    yield f"printf '%s\\n' \\\n{_words(rows)} {to} {file}\n" if rows else f": > {file}\n"
+    if last:
+        yield f"printf '%s' {_quoted(last)} >> {file}\n"
+
+
+def _gather(commands: Iterable[str]) -> Iterator[str]:
+    piece = ""
+    for command in commands:
+        if piece and len(piece.encode()) + len(command.encode()) > _PIECE:
+            yield piece
+            piece = ""
+        piece += command
+    if piece:
+        yield piece
+
+
+def _text(content: bytes, name: str) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        raise BadInput(f"{name} is no UTF-8 text, so it cannot be written into a file") from None
+
+
+def _quoted(line: str) -> str:
+    # Always quoted, as a line that begins with # or % would not be the shell's; and no two braces
+    # side by side, between which apptainer looks for an argument of the build.
+    quoted = "'" + line.replace("'", "'\"'\"'") + "'"
+    return re.sub(r"\{(?=\{)", "{''", quoted)
 
 
 def _words(words: Iterable[str]) -> str:

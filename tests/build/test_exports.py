@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import subprocess
 import sys
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from locks import lock, with_horovod
 
 from hpcenv.base.blobs import Digest
 from hpcenv.build import layers
 from hpcenv.build.containerfile import containerfile
 from hpcenv.build.definition import definition
+from hpcenv.build.export import embed
 from hpcenv.build.plan import plan
 from hpcenv.image import sif
 from hpcenv.lock.model import Lock
+from hpcenv.lock.runtime_wheel import runtime_wheel
 
 WRITERS = [containerfile, definition]
 
 
 def ours(made: Lock) -> dict[Digest, bytes]:
+    content = {"local": runtime_wheel().content, "patch": b"+ a line of a patch\n" * 7_000}
     return {
-        artefact.sha256: b"\0\1" * 70_000
+        artefact.sha256: content[artefact.kind]
         for artefact in made.artefacts
-        if artefact.kind in ("local", "patch")
+        if artefact.kind in content
     }
 
 
@@ -38,7 +46,8 @@ def test_everything_that_goes_in_is_named_with_its_digest_and_no_host_is(writer:
         assert artefact.file.split("/")[-1] in text
         if artefact.kind not in ("local", "patch"):
             assert f"{artefact.sha256} " in text
-    assert not re.findall(r"https?://", text)
+    # In the runtime's sources, the name of a dialect.
+    assert set(re.findall(r"https?://[\w.-]+", text)) == {"https://json-schema.org"}
 
 
 def test_no_section_is_longer_than_apptainer_reads() -> None:
@@ -85,21 +94,37 @@ def test_the_definition_takes_nothing_away_but_by_its_own_name() -> None:
     assert "/tmp" not in "".join(re.findall(r"^\s*(?:rm|mkdir|cd|tar|cp) .*$", text, re.MULTILINE))
 
 
-def test_the_patch_can_be_taken_out_of_the_file_again(tmp_path: Path) -> None:
-    from hpcenv.build.export import embed
+@given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=200))
+@example("{{ MIRRORS }} {{{{x}}}}\n% setup\n%post\n# comment\n'\\\n\\n$HOME `id` \"\n\r\nno end")
+@example("a long line, " * 7 + "\n" + "of many\n" * 20_000)
+def test_a_text_comes_out_of_the_file_as_it_went_in(text: str) -> None:
+    patch = with_horovod().of("patch")[0]
+    patch = replace(patch, sha256=Digest(hashlib.sha256(text.encode()).hexdigest()))
+    with tempfile.TemporaryDirectory() as folder:
+        pieces = embed([patch], {patch.sha256: text.encode()}, f"{folder}/in")
+        script = "".join(pieces)
+        # What apptainer takes for an argument of the build.
+        assert not re.search(r"\{\{\s*\w+\s*\}\}", script)
+        assert max(len(piece.encode()) for piece in pieces) < 64 << 10
+        for _ in range(2):
+            subprocess.run(["sh", "-eu"], input=script.encode(), check=True)
+        assert (Path(folder) / "in" / patch.file).read_bytes() == text.encode()
 
-    made = with_horovod()
-    content = os.urandom(200_000)
-    patch = made.of("patch")[0]
-    script = "".join(embed([patch], {patch.sha256: content}, str(tmp_path / "in")))
+
+def test_the_runtime_comes_out_of_the_file_byte_for_byte(tmp_path: Path) -> None:
+    wheel = runtime_wheel()
+    digest = Digest(hashlib.sha256(wheel.content).hexdigest())
+    runtime = replace(lock().of("runtime")[0], sha256=digest, file=wheel.file)
+    script = "".join(embed([runtime], {digest: wheel.content}, str(tmp_path / "in")))
     for _ in range(2):
         subprocess.run(["sh", "-eu"], input=script.encode(), check=True)
-    assert (tmp_path / "in" / patch.file).read_bytes() == content
+    assert [file.name for file in (tmp_path / "in").iterdir()] == [wheel.file]
+    assert (tmp_path / "in" / wheel.file).read_bytes() == wheel.content
+    changed = script.replace("hpcenv-train", "hpcenv-trein")
+    assert subprocess.run(["sh", "-eu"], input=changed.encode(), capture_output=True).returncode
 
 
 def test_values_of_the_environment_stand_as_they_are() -> None:
-    from dataclasses import replace
-
     made = plan(lock())
     wild = "a b 'c' \"d\" $HOME `id` ü"
     text = definition(replace(made, env={"WILD": wild}), ours(lock()))
