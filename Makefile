@@ -1,7 +1,7 @@
 # Every target is one script; read that script to know what happens.
 # HPCENV_YES=1 answers the one question that may be asked: to install packages through sudo.
 
-.PHONY: help demo test fast lint campaign docs bench bench-demo
+.PHONY: help demo test fast lint campaign images docs bench bench-demo
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -25,6 +25,10 @@ lint: ## ruff, mypy, the walls between the packages
 campaign: ## what takes too long for every change
 	@scripts/setup demo test
 	@.venv/bin/python scripts/test.py campaign
+
+images: ## write Containerfile and images/ anew: the default image's lock, and what follows from it
+	@scripts/setup dev
+	@.venv/bin/python scripts/images.py
 
 docs: ## the documentation as a site in build-docs/
 	@scripts/setup docs

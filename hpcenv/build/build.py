@@ -29,13 +29,14 @@ from hpcenv.build.plan import (
     WriteFile,
     inputs,
     keys,
+    manifest_of,
     needed,
     plan,
 )
 from hpcenv.build.scratch import place, scratch, sweep_trees
 from hpcenv.engines.engine import Bind, Engine
 from hpcenv.engines.userns import as_root_of_tree
-from hpcenv.image import manifest, pack
+from hpcenv.image import pack
 from hpcenv.image.store import LOCK, MANIFEST, RECORD, SIF, Image, Record, Store
 from hpcenv.lock.model import Artefact, Lock
 
@@ -313,7 +314,7 @@ class _Work:
             tool = pack.pack(sif, feed, about, as_root_of_tree())
             sif.chmod(0o755)
             record = Record(digest_of_file(sif), key, sif.stat().st_size, (tool,))
-            (beside / MANIFEST).write_text(files[str(manifest.PATH)])
+            (beside / MANIFEST).write_text(manifest_of(self.plan))
             (beside / LOCK).write_text(dump_json(self.lock))
             (beside / RECORD).write_text(dump_json(record))
         seconds = time.monotonic() - began

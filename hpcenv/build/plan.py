@@ -392,6 +392,12 @@ def _manifest(lock: Lock, stages: Mapping[str, Digest]) -> manifest.Manifest:
     )
 
 
+def manifest_of(plan: BuildPlan) -> str:
+    """Return the text of the manifest that an image has in `manifest.PATH`."""
+    steps = plan.stage(plan.final).steps
+    return next(s.content for s in steps if isinstance(s, WriteFile) and s.path == manifest.PATH)
+
+
 def digest_of_lock(lock: Lock) -> Digest:
     """Return the SHA-256 of a lock as it is written."""
     return Digest(hashlib.sha256(dump_json(lock).encode()).hexdigest())
