@@ -7,6 +7,7 @@ HPCENV_STORE names, so a second run finds them there.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +18,9 @@ from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parent.parent
 HPCENV = Path(sys.executable).with_name("hpcenv")
+
+# A shell has what it starts in the background ignore Ctrl-C, and what we start would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("campaign", settings.get_profile("default"), max_examples=5000)
