@@ -1,38 +1,39 @@
 """Which MPI goes into an image, given the site's. Pure.
 
 "Pinned to the site's MPI" means the same family, and a version that the site's launcher and its
-PMI can carry. What is not known to work is not taken: then the nearest is named, for a person to
-decide.
+PMI can carry. Whether they can is asked of the rules of `hpcenv.compat`, which judge the pair as
+they will judge the image: there is no second opinion here. Of those that work the nearest is
+taken. Where the rules lack a fact, the site's own major version is taken all the same, saying
+what is missing, since that is what both makers promise. All else is refused with the nearest
+named, for a person to decide.
 
-Open MPI: the launcher's PMIx serves the image's PMIx client. Within a major version that is what
-upstream promises; an image one major version newer than its launcher was seen to work (5.0.11
-under 4.1.4). An image older than its launcher's major version is refused: a PMIx 3 or 4 client in
-Open MPI 4 fails under a PMIx 5 server (openpmix#3731, ompi#10307).
-
-MPICH: the wire is PMI-1 or PMI-2, unchanged since 3.1, so any version runs under any Hydra; but a
-library that is bound over the image's must not be older (ABI initiative: the minor number of
-``libmpi.so.12.MINOR`` may grow, not shrink). So an image of the site's series, or an older one,
-serves both models; a newer one serves the hybrid model alone.
+Nearness: the site's series; then, for Open MPI, its major version, and for MPICH what is no newer,
+since a library that is bound over the image's must not be older (ABI initiative: the minor number
+of ``libmpi.so.12.MINOR`` may grow, not shrink); then the rest of the family, which serves the
+hybrid model alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from hpcenv.base.errors import BadInput, Refused
-from hpcenv.base.known import Fact, Unknown, value_of
+from hpcenv.base.known import Known, Unknown, value_of
 from hpcenv.base.version import Version
-from hpcenv.image.facts import Family
-from hpcenv.lock.menu import Candidate
+from hpcenv.compat.model import Judged, Outlook
+from hpcenv.compat.predict import judge
+from hpcenv.image.facts import Family, ImageFacts
+from hpcenv.launch.model import Launch
+from hpcenv.lock.expect import library
+from hpcenv.lock.menu import LABEL, Candidate
 from hpcenv.recipe.model import MpiWish
-from hpcenv.site.model import SiteMpi
+from hpcenv.site.model import SiteMpi, SiteProfile
 
 _FORCE = 'or write  [mpi]  policy = "fixed", family = "openmpi"  into the recipe'
 
 
-def choose(
-    wish: MpiWish, mpis: Fact[tuple[SiteMpi, ...]], menu: Sequence[Candidate]
-) -> tuple[Candidate, str]:
+def choose(wish: MpiWish, site: SiteProfile, menu: Sequence[Candidate]) -> tuple[Candidate, str]:
     """Return the candidate for a recipe's wish and a site's MPIs, and why.
 
     Raises
@@ -44,7 +45,7 @@ def choose(
     """
     if wish.policy == "fixed":
         return fixed(wish, menu), "the recipe names it"
-    return match_site(mpis, menu)
+    return match_site(site, menu)
 
 
 def fixed(wish: MpiWish, menu: Sequence[Candidate]) -> Candidate:
@@ -71,83 +72,113 @@ def fixed(wish: MpiWish, menu: Sequence[Candidate]) -> Candidate:
     return max(fits, key=lambda candidate: (candidate.source == "deb", candidate.version))
 
 
-def match_site(mpis: Fact[tuple[SiteMpi, ...]], menu: Sequence[Candidate]) -> tuple[Candidate, str]:
+def match_site(site: SiteProfile, menu: Sequence[Candidate]) -> tuple[Candidate, str]:
     """Return what fits the site's first MPI, and why; see `choose`."""
-    if isinstance(mpis, Unknown):
+    mpi, host = _first(site)
+    offered = [fit for candidate in menu if (fit := _fit(site, mpi, host, candidate))]
+    if not offered:
+        family = "openmpi" if host.family is Family.OPENMPI else "mpich"
         raise Refused(
-            f"the site's MPI is not known: {mpis.why}",
-            remedy=f"{mpis.ask}; {_FORCE}",
+            f"nothing on the menu is known to work under the launcher of the site's {host.where}",
+            remedy=f"nearest: {_nearest(menu, family, host.version)}.  To try it, {_fix(family)}",
         )
-    if not mpis.value:
+    best = min(fit.place for fit in offered)
+    fits = {fit.candidate: fit for fit in offered if fit.place == best}
+    candidate = _best_of(fits, host.version)
+    return candidate, fits[candidate].because
+
+
+@dataclass(frozen=True)
+class _Host:
+    family: Family
+    version: Version
+    where: str
+
+
+def _first(site: SiteProfile) -> tuple[SiteMpi, _Host]:
+    """Return the site's first MPI and what must be known of it."""
+    if isinstance(site.mpis, Unknown):
+        raise Refused(
+            f"the site's MPI is not known: {site.mpis.why}",
+            remedy=f"{site.mpis.ask}; {_FORCE}",
+        )
+    if not site.mpis.value:
         raise Refused(
             "this site has no MPI to match",
             remedy="install one, such as  apt-get install openmpi-bin,  and detect the site again; "
             + _FORCE,
         )
-    site = mpis.value[0]
-    family, version = value_of(site.library.family), value_of(site.library.version)
-    for fact, what in ((site.library.family, "family"), (site.library.version, "version")):
+    mpi = site.mpis.value[0]
+    family, version = mpi.library.family, mpi.library.version
+    for fact, what in ((family, "family"), (version, "version")):
         if isinstance(fact, Unknown):
             raise Refused(
-                f"the {what} of the site's MPI {site.name} is not known: {fact.why}",
+                f"the {what} of the site's MPI {mpi.name} is not known: {fact.why}",
                 remedy=f"{fact.ask}; {_FORCE}",
             )
-    assert family is not None and version is not None
-    where = f"{site.name} {version} at {site.prefix}"
-    if family is Family.OPENMPI:
-        tier = _openmpi_tier
-    elif family is Family.MPICH:
-        tier = _mpich_tier
-    else:
-        raise Refused(
-            f"the site's MPI is {family.value} ({where}), for which no image was ever seen to work",
-            remedy=f"nearest: {_nearest(menu, 'mpich', version)}.  To try it, {_fix('mpich')}",
-        )
-    name = family.value
-    offered = [
-        (t, candidate)
-        for candidate in menu
-        if candidate.family == name and (t := tier(version, candidate))
-    ]
-    if not offered:
-        raise Refused(
-            f"nothing on the menu fits the site's {where}",
-            remedy=f"nearest: {_nearest(menu, name, version)}.  To try it, {_fix(name)}",
-        )
-    best = min(number for number, _ in offered)
-    candidate = _best_of((candidate for number, candidate in offered if number == best), version)
-    return candidate, f"{_REASON[name][best - 1]} as the site's {where}"
+    assert isinstance(family, Known) and isinstance(version, Known)
+    where = f"{mpi.name} {version.value} at {mpi.prefix}"
+    return mpi, _Host(family.value, version.value, where)
 
 
-_REASON = {
-    "openmpi": (
-        "the same series",
-        "the same major version",
-        "one major version newer, same family",
-    ),
-    "mpich": ("the same series", "the same ABI, no newer", "the same family, newer: hybrid model"),
-}
+@dataclass(frozen=True)
+class _Fit:
+    """A candidate that may be taken; `place` is the lower the better."""
+
+    candidate: Candidate
+    place: tuple[int, int]
+    because: str
 
 
-def _openmpi_tier(site: Version, candidate: Candidate) -> int:
+def _fit(site: SiteProfile, mpi: SiteMpi, host: _Host, candidate: Candidate) -> _Fit | None:
+    judged = judge(
+        site,
+        _image_with(candidate, site),
+        Launch("mpirun", "hybrid", value_of(site.privileged) is not True, 1, 2, mpi.name),
+    )
+    distance, relation = _relation(host, candidate)
+    because = f"{relation} the site's {host.where}"
+    if judged.outlook.rank < Outlook.UNKNOWN.rank:
+        return _Fit(candidate, (judged.outlook.rank, distance), because)
+    promised = host.family == candidate.family and host.version.major == candidate.version.major
+    if judged.outlook is Outlook.UNKNOWN and promised:
+        return _Fit(candidate, (judged.outlook.rank, distance), f"{because}; {_lack(judged)}")
+    return None
+
+
+def _lack(judged: Judged) -> str:
+    return next(found.says for found in judged.findings if found.predicts is Outlook.UNKNOWN)
+
+
+def _image_with(candidate: Candidate, site: SiteProfile) -> ImageFacts:
+    """Return an image of which nothing is known but its MPI, and that it is made for the site."""
+    unsaid = Unknown("the image is not chosen yet", "build it")
+    return ImageFacts(
+        schema=1,
+        digest=None,
+        arch=site.arch,
+        os=unsaid,
+        libc=unsaid,
+        python=unsaid,
+        mpis=Known((library(candidate, value_of(site.arch) or ""),), "published", str(candidate)),
+        tensorflow=unsaid,
+        horovod=unsaid,
+        needs=unsaid,
+    )
+
+
+def _relation(host: _Host, candidate: Candidate) -> tuple[int, str]:
+    """Return how far a candidate is from the site's MPI, and in words."""
     image = candidate.version
-    if site.major < 4:
-        return 0
-    if image.major == site.major:
-        return 1 if image.minor == site.minor else 2
-    return 3 if image.major == site.major + 1 else 0
-
-
-def _mpich_tier(site: Version, candidate: Candidate) -> int:
-    image = candidate.version
-    if site < _FIRST_ABI:
-        return 0
-    if (image.major, image.minor) == (site.major, site.minor):
-        return 1
-    return 2 if image < site else 3
-
-
-_FIRST_ABI = Version.parse("3.1")
+    if candidate.family != host.family:
+        return 4, f"{LABEL[candidate.family]} is what runs under"
+    if (image.major, image.minor) == (host.version.major, host.version.minor):
+        return 1, "the same series as"
+    if host.family is Family.OPENMPI and image.major == host.version.major:
+        return 2, "the same major version as"
+    if host.family is Family.MPICH and image < host.version:
+        return 2, "of the ABI of, and older than,"
+    return 3, f"the same family, and {'newer' if image > host.version else 'older'} than"
 
 
 def _best_of(candidates: Iterable[Candidate], site: Version) -> Candidate:

@@ -65,13 +65,18 @@ def _mpis(lock: Lock) -> Fact[tuple[Mpi, ...]]:
             f"nothing is published of {lock.mpi.family.value} {lock.mpi.version}",
             "build the image: the library is then read",
         )
-    where = f"hpcenv's table of MPI libraries: {candidate}"
-    file = candidate.file.format(arch=lock.target.arch)
+    return Known((library(candidate, lock.target.arch),), "published", _where(candidate))
+
+
+def library(candidate: Candidate, arch: str) -> Mpi:
+    """Return the library that a candidate brings into an image for a machine."""
+    where = _where(candidate)
+    file = candidate.file.format(arch=arch)
     numbers = re.search(r"\.so\.(\d+)\.(\d+)\.(\d+)$", file)
     abi: Fact[Abi] = Unknown("a wheel's file does not carry the numbers", "the release's own")
     if numbers:
         abi = Known(Abi(*(int(number) for number in numbers.groups())), "published", where)
-    library = Mpi(
+    return Mpi(
         family=Known(Family(candidate.family), "published", where),
         version=Known(candidate.version, "published", where),
         soname=candidate.soname,
@@ -83,7 +88,10 @@ def _mpis(lock: Lock) -> Fact[tuple[Mpi, ...]]:
         if candidate.transports
         else Unknown("the library does not show them", "ucx_info -d and fi_info in the image"),
     )
-    return Known((library,), "published", where)
+
+
+def _where(candidate: Candidate) -> str:
+    return f"hpcenv's table of MPI libraries: {candidate}"
 
 
 def _pmix(candidate: Candidate, where: str) -> Fact[Pmix] | None:

@@ -66,7 +66,7 @@ def misfits(lock: Lock, recipe: Recipe, site: SiteProfile) -> tuple[str, ...]:
     try:
         if lock.target != target_of(recipe, site):
             reasons.append("it is for another operating system or machine")
-        candidate, _ = choose(recipe.mpi, site.mpis, menu(recipe.base.os))
+        candidate, _ = choose(recipe.mpi, site, menu(recipe.base.os))
     except (BadInput, Refused) as error:
         return (*reasons, error.says)
     if (lock.mpi.family.value, lock.mpi.source) != (candidate.family, candidate.source) or (

@@ -81,7 +81,7 @@ def resolve(
         If an archive or an index cannot be reached, or a signature is not right.
     """
     target = target_of(recipe, site)
-    candidate, because = choose(recipe.mpi, site.mpis, menu(recipe.base.os))
+    candidate, because = choose(recipe.mpi, site, menu(recipe.base.os))
     say(f"MPI     {candidate}: {because}")
     mpi = packages(candidate)
     (releases, debs), (_, found) = together(

@@ -14,16 +14,18 @@ from hpcenv.base.known import Known, Unknown
 from hpcenv.base.version import Version
 from hpcenv.image.facts import Family
 from hpcenv.lock.choose import choose, match_site
+from hpcenv.lock.expect import library
 from hpcenv.lock.menu import menu
 from hpcenv.recipe.model import MpiWish
 from hpcenv.site.model import SiteMpi
+from hpcenv.site.profile import load_site
 
 MATCH = MpiWish()
 ON_12, ON_13 = menu("debian:12"), menu("debian:13")
 
 
 def chosen(family: Family, version: str, candidates=ON_12) -> tuple[str, str]:
-    candidate, _ = match_site(Known((mpi(family, version),), "declared", "test"), candidates)
+    candidate, _ = match_site(site(mpi(family, version)), candidates)
     return str(candidate.version), candidate.source
 
 
@@ -59,7 +61,7 @@ versions = st.builds(
 @given(st.sampled_from([Family.OPENMPI, Family.MPICH]), versions, st.sampled_from([ON_12, ON_13]))
 def test_never_another_family_and_never_older_than_openmpis_launcher(family, version, on) -> None:
     try:
-        candidate, because = match_site(Known((mpi(family, version),), "declared", "t"), on)
+        candidate, because = match_site(site(mpi(family, version)), on)
     except Refused as refused:
         assert refused.remedy and "nearest" in refused.remedy and "fixed" in refused.remedy
         return
@@ -83,6 +85,35 @@ def test_a_family_without_an_image_is_refused_with_the_nearest(family: Family) -
     assert raised.value.remedy and "MPICH 4.0" in raised.value.remedy
 
 
+def test_intels_launcher_gets_the_mpich_that_was_run_under_it() -> None:
+    # Run on two ranks: mpiexec of Intel MPI 2021.19.0 with MPICH 4.0.3, 4.3.2 and 5.0.2.
+    assert chosen(Family.INTEL, "2021.19.0")[0].startswith("4.0.")
+    with pytest.raises(Refused):
+        chosen(Family.INTEL, "2019.9")
+
+
+def test_the_rules_decide_and_not_the_numbers() -> None:
+    # Open MPI 4 under mpirun 5.0.11, run on two ranks: each was rank 0 of 1.
+    profile = load_site("debian-12-openmpi")
+    launcher = profile.mpis.value[0]
+    five = next(c for c in ON_12 if c.family == "openmpi" and c.version.major == 5)
+    library_of_5 = library(five, "x86_64")
+    newer = dataclasses.replace(launcher, library=library_of_5)
+    profile = dataclasses.replace(profile, mpis=Known((newer,), "declared", "test"))
+    old = [c for c in ON_12 if c.family == "openmpi" and c.version.major == 4]
+    with pytest.raises(Refused, match="nothing on the menu is known to work"):
+        match_site(profile, old)
+    assert match_site(profile, [*old, five])[0] == five
+
+
+def test_a_pair_that_nobody_measured_is_taken_on_the_makers_word_and_says_so() -> None:
+    _, because = match_site(site(mpi(Family.OPENMPI, "4.0.3")), ON_12)
+    assert "the same major version" in because
+    assert "PMIx" in because and "not known" in because
+    _, because = match_site(load_site("debian-12-openmpi"), ON_12)
+    assert because == "the same series as the site's openmpi 4.1.4 at /usr"
+
+
 def test_openmpi_3_is_refused_with_the_nearest() -> None:
     with pytest.raises(Refused) as raised:
         chosen(Family.OPENMPI, "3.1.6")
@@ -92,7 +123,7 @@ def test_openmpi_3_is_refused_with_the_nearest() -> None:
 
 def test_no_mpi_says_what_to_install_and_how_to_force() -> None:
     with pytest.raises(Refused) as raised:
-        choose(MATCH, site().mpis, ON_12)
+        choose(MATCH, site(), ON_12)
     assert raised.value.remedy
     assert "apt-get install openmpi-bin" in raised.value.remedy
     assert 'policy = "fixed"' in raised.value.remedy
@@ -100,7 +131,11 @@ def test_no_mpi_says_what_to_install_and_how_to_force() -> None:
 
 def test_an_unknown_mpi_says_what_would_tell() -> None:
     with pytest.raises(Refused, match="module avail"):
-        choose(MATCH, Unknown("no mpirun on PATH", "module avail mpi"), ON_12)
+        choose(
+            MATCH,
+            dataclasses.replace(site(), mpis=Unknown("no mpirun on PATH", "module avail mpi")),
+            ON_12,
+        )
 
 
 @pytest.mark.parametrize("what", ["family", "version"])
@@ -109,12 +144,12 @@ def test_an_mpi_of_which_something_is_unknown_is_no_yes(what: str) -> None:
     library = dataclasses.replace(known.library, **{what: Unknown("stripped", "ompi_info")})
     half: SiteMpi = dataclasses.replace(known, library=library)
     with pytest.raises(Refused, match=f"the {what} of the site's MPI"):
-        match_site(Known((half,), "declared", "t"), ON_12)
+        match_site(site(half), ON_12)
 
 
 def test_the_first_mpi_of_the_site_counts() -> None:
     both = (mpi(Family.MPICH, "4.0.2"), mpi(Family.OPENMPI, "4.1.4"))
-    candidate, _ = match_site(Known(both, "declared", "t"), ON_12)
+    candidate, _ = match_site(site(*both), ON_12)
     assert candidate.family == "mpich"
 
 
@@ -132,7 +167,7 @@ def test_the_first_mpi_of_the_site_counts() -> None:
 def test_a_fixed_wish_is_met_whatever_the_site_has(wish, gets) -> None:
     if gets is None:
         with pytest.raises(BadInput, match=r"Open MPI 5\.0\.10 \(PyPI wheel\)"):
-            choose(wish, site(mpi(Family.MPICH, "4.0.2")).mpis, ON_12)
+            choose(wish, site(mpi(Family.MPICH, "4.0.2")), ON_12)
         return
-    candidate, _ = choose(wish, site(mpi(Family.MPICH, "4.0.2")).mpis, ON_12)
+    candidate, _ = choose(wish, site(mpi(Family.MPICH, "4.0.2")), ON_12)
     assert (candidate.family, str(candidate.version), candidate.source) == gets

@@ -51,14 +51,14 @@ def test_what_is_taken_for_a_site_is_predicted_to_work(
     name: str, version: str, target: Target
 ) -> None:
     profile = with_version(load_site(name), version)
-    candidate, _ = match_site(profile.mpis, menu(target.os))
+    candidate, _ = match_site(profile, menu(target.os))
     assert outlook(profile, target, candidate) is Outlook.WORKS
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.suite)
 def test_a_launcher_older_than_any_measured_gets_no_more_than_a_hope(target: Target) -> None:
     profile = with_version(load_site("debian-12-mpich"), "3.1.4")
-    candidate, _ = match_site(profile.mpis, menu(target.os))
+    candidate, _ = match_site(profile, menu(target.os))
     assert outlook(profile, target, candidate) in (Outlook.NEVER_RUN, Outlook.UNKNOWN)
 
 
