@@ -201,16 +201,17 @@ def _lock_of(
 
 def _fetch(lock: Lock, site: str | None, here: Settings, store: Store, *, offline: bool) -> None:
     """Bring what the store lacks, where an image is not already built from it."""
-    from hpcenv.base.errors import Outside
     from hpcenv.build.plan import keys, plan
+
+    whole = plan(lock)
+    if store.with_key(keys(whole)[whole.final]) is not None:
+        return
+    from hpcenv.base.errors import Outside
     from hpcenv.cli.progress import downloads
     from hpcenv.lock.fetch import fetch, missing
     from hpcenv.lock.keep import mirrors_for
     from hpcenv.site.profile import load_site
 
-    whole = plan(lock)
-    if store.with_key(keys(whole)[whole.final]) is not None:
-        return
     lacking = missing(lock, store.blobs)
     if not lacking:
         return

@@ -24,7 +24,6 @@ from packaging.utils import parse_wheel_filename
 from hpcenv.base.blobs import Digest
 from hpcenv.base.errors import BadInput, Outside
 from hpcenv.base.process import Outcome, run
-from hpcenv.sources.index import normal, offers, size_at
 from hpcenv.sources.mirrors import Mirrors
 
 _SOLVE_S = 300.0
@@ -130,6 +129,9 @@ def source_distribution(name: str, version: str, mirrors: Mirrors) -> Distributi
     BadInput
         If no configured index has it, with the digest that a lock needs.
     """
+    # Imported where the network is needed: a lock that is kept does without HTTP.
+    from hpcenv.sources.index import normal, offers
+
     for offer in offers([normal(name)], mirrors)[normal(name)]:
         plain = offer.file.endswith((".tar.gz", ".zip")) and offer.version == version
         if plain and offer.sha256 and offer.size is not None:
@@ -226,6 +228,8 @@ def _best(package: Mapping[str, Any], platform: Platform) -> tuple[str, str, dic
 def _with_sizes(
     chosen: Sequence[tuple[str, str, dict[str, Any]]], mirrors: Mirrors
 ) -> tuple[Distribution, ...]:
+    from hpcenv.sources.index import normal, offers, size_at
+
     unsized = [normal(name) for name, _, wheel in chosen if "size" not in wheel]
     sizes = {
         offer.file: offer.size
