@@ -243,8 +243,17 @@ def _compressed(file: Path) -> Iterator[IO[bytes]]:
         yield out
 
 
-def _writer(out: IO[bytes]) -> tarfile.TarFile:
-    return tarfile.open(fileobj=out, mode="w|", bufsize=_CHUNK, encoding="utf-8")
+@contextmanager
+def _writer(out: IO[bytes]) -> Iterator[tarfile.TarFile]:
+    try:
+        with tarfile.open(fileobj=out, mode="w|", bufsize=_CHUNK, encoding="utf-8") as archive:
+            yield archive
+    except BrokenPipeError as broken:
+        # Who is interrupted in mid-stream may find the pipe broken while the archive is closed;
+        # what is told then is the interruption.
+        if broken.__context__ and not isinstance(broken.__context__, Exception):
+            raise broken.__context__ from None
+        raise
 
 
 def _add(

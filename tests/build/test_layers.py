@@ -196,3 +196,27 @@ def test_a_hard_link_to_what_is_dropped_keeps_its_content(tmp_path: Path) -> Non
     assert index["usr/a"].kind == "file"
     assert index["usr/a"].sha256 == hashlib.sha256(b"kept").hexdigest()
     assert "tmp/a" not in index
+
+
+class Interrupted(io.RawIOBase):
+    """A pipe at which Ctrl-C arrives in a write, and whose reader has gone afterwards."""
+
+    errors: list[BaseException]
+
+    def __init__(self) -> None:
+        self.errors = [KeyboardInterrupt(), *(BrokenPipeError() for _ in range(9))]
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: object) -> int:
+        raise self.errors.pop(0)
+
+
+def test_an_interruption_stays_one_where_the_pipe_breaks_with_it(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tree / "big").write_bytes(os.urandom(4 << 20))
+    made = layer(tree, tmp_path / "layer", [])
+    with pytest.raises(KeyboardInterrupt):
+        layers.write_tree([made], Interrupted(), EPOCH)  # type: ignore[arg-type]
