@@ -37,6 +37,7 @@ def main() -> int:
     verdict = told("hpcenv", "validate-mpi", image, "-n", str(RANKS))
 
     step(f"Training in it on {RANKS} ranks")
+    exports(output("hpcenv", "engine", "install"))
     line = told(
         "hpcenv", "run", image, "-n", str(RANKS), "--dry-run", "--", "hpcenv-train", "run", "digits"
     )
@@ -71,6 +72,24 @@ What to type next:
     hpcenv recipe new mine --from {RECIPE}    # to build on it
 """
     )
+
+
+def exports(engine: str) -> None:
+    """Make the shell's environment such that the line to come is as short as it can be.
+
+    Parameters
+    ----------
+    engine : str
+        What `hpcenv engine install` printed: the line that puts the engine's folder on PATH.
+    """
+    print(f"    $ {engine}", flush=True)
+    name, _, value = engine.removeprefix("export ").partition("=")
+    os.environ[name] = os.path.expandvars(value)
+    if os.getuid() == 0:
+        # Open MPI starts nothing as root unless it is told so twice.
+        root = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
+        print(f"    $ export {'=1 '.join(root)}=1", flush=True)
+        os.environ.update(dict.fromkeys(root, "1"))
 
 
 def step(title: str) -> None:
