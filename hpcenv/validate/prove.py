@@ -22,6 +22,7 @@ from hpcenv.image.facts import ImageFacts
 from hpcenv.launch.command import Command, clean, command, lacks, shell_line
 from hpcenv.launch.model import Launch
 from hpcenv.site.model import SiteMpi, SiteProfile
+from hpcenv.validate import segments
 from hpcenv.validate.seen import RankRecord, Seen, Traces, judge, unseen
 
 DEADLINE_S = 60.0
@@ -171,7 +172,7 @@ def prove_one(
             uid=os.getuid(),
             binds=[Bind(probe_file(), _PROBE), Bind(seen, _SEEN, writable=True)],
         )
-        with _slurm_step(item.launch, made) as named:
+        with segments.swept(), _slurm_step(item.launch, made) as named:
             outcome = run(
                 (*named.launcher, "/bin/sh", "-c", _ARRIVE, "sh", str(seen), *named.inner),
                 deadline=deadline,

@@ -307,6 +307,7 @@ def test_a_proof_that_is_killed_leaves_no_rank(
 ) -> None:
     words = ["validate-mpi", str(images["openmpi"]), "--site", str(host_site), "-n", "4"]
     program = Path(os.sys.executable).with_name("hpcenv")  # type: ignore[attr-defined]
+    memory = set(Path("/dev/shm").glob("*_segment.*"))
     process = subprocess.Popen(
         [program, *words],
         env={**os.environ, "TMPDIR": str(tmp_path)},
@@ -326,3 +327,4 @@ def test_a_proof_that_is_killed_leaves_no_rank(
     assert left == []
     if number is not signal.SIGKILL:
         assert list(tmp_path.glob("hpcenv-proof-*")) == []
+        assert set(Path("/dev/shm").glob("*_segment.*")) - memory == set()
