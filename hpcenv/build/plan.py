@@ -434,7 +434,8 @@ def own_files(
     The format is theirs; the texts are ours. ``99-base.sh`` must be there: it is after reading
     that file that Apptainer sets what ``APPTAINERENV_*`` asks for.
     """
-    # Apptainer gives back the host's value of what is unset here; what is empty it unsets.
+    # Apptainer gives back the host's value of what is unset here, and keeps what is empty;
+    # Python takes an empty variable for none.
     unsets = "".join(f"export {name}=\n" for name in unset)
     exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in env.items())
     files = {

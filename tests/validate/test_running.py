@@ -63,7 +63,8 @@ def test_the_ranks_start_clean_but_for_what_is_named(
     monkeypatch.setenv("PYTHONPATH", "/nowhere")
     monkeypatch.setenv("SECRET", "s")
     monkeypatch.setenv("NAMED", "a,b c")
-    words = python("e.get('PYTHONPATH'), e.get('SECRET'), e.get('NAMED'), e.get('GIVEN')")
+    # An image may set PYTHONPATH to nothing, which Python takes for none.
+    words = python("e.get('PYTHONPATH') or None, e.get('SECRET'), e.get('NAMED'), e.get('GIVEN')")
     options = ["--env", "NAMED", "--env", "GIVEN=x=1"]
     done = hpcenv("run", image, "--site", host_site, "-n", "2", *options, "--", *words)
     assert ranks(done.stdout) == ["0 None None a,b c x=1", "1 None None a,b c x=1"]
