@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -48,6 +49,10 @@ def plain_errors() -> Iterator[None]:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)
+    for stream in (sys.stdout, sys.stderr):
+        # TOML, JSON and rendered files are UTF-8 whatever the locale can write.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8")
     try:
         yield
     except Failure as failure:

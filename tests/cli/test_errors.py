@@ -72,6 +72,16 @@ def test_a_configuration_file_that_is_wrong_is_named(tmp_path: Path) -> None:
     assert "config.toml:1: stroe: unknown key; did you mean 'store'?" in done.stderr
 
 
+def test_results_are_utf8_whatever_the_locale() -> None:
+    (lock,) = (Path(__file__).parents[2] / "images/tensorflow-horovod").glob("*/*.lock.json")
+    poor = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    words = [HPCENV, "render", str(lock), "--format", "containerfile"]
+    done = subprocess.run(words, capture_output=True, env={**os.environ, **poor})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (lock.parents[3] / "Containerfile").read_bytes()
+    assert not done.stdout.isascii()
+
+
 def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     script = f"{HPCENV} explain | exec 0<&-; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
