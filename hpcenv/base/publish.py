@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _SUFFIX = ".part"
+_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 @contextlib.contextmanager
@@ -28,6 +29,8 @@ def publish(path: Path) -> Iterator[Path]:
     ------
     FileNotFoundError
         If the block ended without making anything.
+    OSError
+        What the block raises; where the disk is full or failed, it names `path`.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -41,6 +44,10 @@ def publish(path: Path) -> Iterator[Path]:
             _sync(beside)
             os.replace(beside, path)
         _sync(path.parent)
+    except OSError as error:
+        if error.filename is None and error.errno in _OF_THE_DISK:
+            error.filename = str(path)  # a write does not say which file
+        raise
     finally:
         remove(beside)
 

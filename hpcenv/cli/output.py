@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import signal
@@ -10,7 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from hpcenv.base.errors import Failure
+from hpcenv.base.errors import Failure, Outside
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def say(line: str) -> None:
@@ -24,10 +27,17 @@ def show(text: str) -> None:
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read it has gone. Python would complain once more while it ends, and Typer would
-        # make status 1 of it, which is an answer.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read it has gone. Typer would make status 1 of it, which is an answer.
+        _drop_the_rest()
         sys.exit(141)
+    except OSError as error:
+        _drop_the_rest()
+        raise Outside(f"cannot write the result: {error.strerror}", where="stdout") from None
+
+
+def _drop_the_rest() -> None:
+    """Have Python not complain once more, of what it could not write, while it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def styled() -> bool:
@@ -62,9 +72,12 @@ def plain_errors() -> Iterator[None]:
         say("hpcenv: stopped; nothing half-made was left")
         sys.exit(130)
     except OSError as error:
-        if error.errno is None or error.filename is None:
+        if error.errno is not None and error.filename is not None:
+            say(f"hpcenv: {error.filename}: {error.strerror}")
+        elif error.errno in _FULL:  # a write does not say which file
+            say(f"hpcenv: {error.strerror}\n  df -h  of the store, of TMPDIR and of this folder")
+        else:
             raise
-        say(f"hpcenv: {error.filename}: {error.strerror}")
         sys.exit(3)
 
 

@@ -317,7 +317,7 @@ def _explained(outcome: Outcome, suite: str, sources: Sequence[AptSource]) -> Ou
     urls = ", ".join(source.url for source in sources)
     told = [line for line in text.splitlines() if line.startswith(("E:", "W:", "Err"))]
     says = f"cannot read Debian's {suite} from {urls}"
-    remedy = "check the network and this host's apt sources; a locked build needs neither"
+    remedy = "check the network and this host's apt sources"
     if outcome.timed_out:
         told.append(f"no answer in {outcome.seconds:.0f} s")
     elif re.search(r"NO_PUBKEY|not signed|BADSIG|signature|sqv|gpgv", text, re.IGNORECASE):

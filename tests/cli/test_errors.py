@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -86,6 +87,40 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     script = f"{HPCENV} explain | exec 0<&-; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
     assert done.returncode == 141 and "Traceback" not in done.stderr
+
+
+def test_a_result_that_cannot_be_written_is_told_once() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([HPCENV, "explain"], stdout=full, stderr=subprocess.PIPE, text=True)
+    says = "hpcenv: stdout: cannot write the result: No space left on device\n"
+    assert (done.returncode, done.stderr) == (3, says)
+
+
+def test_a_file_that_cannot_be_written_is_named_and_not_left(tmp_path: Path) -> None:
+    """A limit on the size of files stands for a full disk: the write fails, not the open."""
+    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (9, 9))  # noqa: E731
+    done = hpcenv("recipe", "new", "mine", store=tmp_path, preexec_fn=limit)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr == f"hpcenv: {tmp_path}/mine.toml: File too large\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk takes root")
+@pytest.mark.parametrize("words", ["lock mpi-base --site example", "engine install"])
+def test_a_full_disk_is_told(words: str, tmp_path: Path) -> None:
+    """Nobody but a mount namespace of its own sees the disk, which goes away with it."""
+    script = (
+        f"mount -t tmpfs -o size=16k none {tmp_path} && cd {tmp_path} && "
+        f"head -c 1M /dev/zero > fill; HOME={tmp_path} exec {HPCENV} {words}"
+    )
+    done = subprocess.run(
+        ["unshare", "--mount", "bash", "-c", script],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "HPCENV_STORE": str(tmp_path / "store")},
+    )
+    assert "No space left on device" in done.stderr and "Traceback" not in done.stderr
+    assert (done.returncode, done.stdout) == (3, "")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
