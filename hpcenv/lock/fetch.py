@@ -52,7 +52,7 @@ def fetch(
         raise Outside(
             f"{ours[0].file} is not in the store {blobs.root}, and is on no mirror: it was made "
             "by another hpcenv than this one",
-            remedy=f"hpcenv lock {lock.recipe.name} --site {lock.site}  makes today's",
+            remedy=f"hpcenv lock {lock.recipe.name} --site SITE  makes today's",
         )
     files = [artefact for artefact in lacking if artefact.kind != "deb"]
     places = locate({artefact.file: artefact.sha256 for artefact in files}, mirrors)

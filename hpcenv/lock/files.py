@@ -89,5 +89,5 @@ def must_fit(lock: Lock, recipe: Recipe, site: SiteProfile, file: Path) -> None:
         raise Refused(
             f"the lock does not match {recipe.name} for site {site.name}: {'; '.join(reasons)}",
             where=str(file),
-            remedy=f"hpcenv lock {recipe.name} --site {site.name}  makes one that does",
+            remedy=f"hpcenv lock {recipe.name} --site SITE  makes one that does",
         )

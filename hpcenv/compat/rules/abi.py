@@ -75,7 +75,7 @@ def _check(site: SiteProfile, image: ImageFacts, launch: Launch) -> Iterator[Fin
             host.library,
             mpi,
             f"programs of the image need {mpi.soname}; {called(host.library)} is another interface",
-            f"take an image with the site's MPI: hpcenv lock RECIPE --site {site.name}",
+            "take an image with the site's MPI: hpcenv lock RECIPE --site SITE",
         )
     elif mpi.family.value is Family.OPENMPI:
         yield from _openmpi(host.library, mpi)

@@ -27,7 +27,7 @@ def _check(site: SiteProfile, image: ImageFacts, launch: Launch) -> Iterator[Fin
             subject=_SUBJECT,
             says=f"the image is for {image.arch.value}, the site is {site.arch.value}",
             evidence=read("site", site.arch) + read("image", image.arch),
-            remedy=f"build the image for this site: hpcenv lock RECIPE --site {site.name}",
+            remedy="build the image for this site: hpcenv lock RECIPE --site SITE",
             predicts=Outlook.FAILS,
         )
 

@@ -137,7 +137,7 @@ def _remedy(site: SiteProfile, wanted: Family, launcher: Family) -> str:
     for other in others:
         if not isinstance(other.library.family, Unknown) and other.library.family.value is wanted:
             return f"launch with the site's {wanted.product} ({other.name}), or build for this one"
-    return f"use an image with {launcher.product}: hpcenv lock RECIPE --site {site.name}"
+    return f"use an image with {launcher.product}: hpcenv lock RECIPE --site SITE"
 
 
 MPI001 = Rule(

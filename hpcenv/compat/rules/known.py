@@ -52,7 +52,7 @@ def _image(site: SiteProfile, image: ImageFacts, launch: Launch) -> Iterator[Fin
             subject="the image's MPI",
             says="the image has no MPI library",
             evidence=(),
-            remedy=f"take an image with MPI: hpcenv lock RECIPE --site {site.name}",
+            remedy="take an image with MPI: hpcenv lock RECIPE --site SITE",
             predicts=Outlook.FAILS,
         )
         return

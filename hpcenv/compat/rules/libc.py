@@ -54,7 +54,7 @@ def _check(site: SiteProfile, image: ImageFacts, launch: Launch) -> Iterator[Fin
         ),
         remedy=(
             "launch hybrid, or take an image whose C library is as new as the host's: "
-            f"hpcenv lock RECIPE --site {site.name}"
+            "hpcenv lock RECIPE --site SITE"
         ),
         predicts=Outlook.FAILS,
     )

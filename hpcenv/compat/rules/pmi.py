@@ -122,7 +122,7 @@ def _check(site: SiteProfile, image: ImageFacts, launch: Launch) -> Iterator[Fin
         evidence=evidence_of(whose, mpi) + read(f"{whose}'s PMI", mpi.pmi),
         remedy=f"use srun --mpi={other.mpi_type}"
         if other
-        else f"take an image for this site: hpcenv lock RECIPE --site {site.name}",
+        else "take an image for this site: hpcenv lock RECIPE --site SITE",
         predicts=outlook,
         mend=Mend(use=other) if other else None,
     )

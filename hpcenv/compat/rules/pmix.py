@@ -126,7 +126,7 @@ def _versions(site: SiteProfile, image: ImageFacts, launch: Launch) -> Iterator[
         subject=_SUBJECT,
         says=f"{called(mpi)}, PMIx {client.value}, under a PMIx {server.value} server: {row.why}",
         evidence=read("client's PMIx", client) + read("server's PMIx", server),
-        remedy=f"use srun --mpi={other.mpi_type}" if other else _other_image(site, launch),
+        remedy=f"use srun --mpi={other.mpi_type}" if other else _other_image(launch),
         predicts=row.outlook,
         mend=Mend(use=other) if other else None,
     )
@@ -188,10 +188,10 @@ def _other_type(site: SiteProfile, launch: Launch, mpi: Mpi, client: Version) ->
     return None
 
 
-def _other_image(site: SiteProfile, launch: Launch) -> str:
+def _other_image(launch: Launch) -> str:
     if launch.launcher == "srun":
         return "launch with mpirun, or take an image with another Open MPI"
-    return f"take an image with the site's Open MPI: hpcenv lock RECIPE --site {site.name}"
+    return "take an image with the site's Open MPI: hpcenv lock RECIPE --site SITE"
 
 
 PMIX001 = Rule(
