@@ -24,6 +24,7 @@ from urllib.parse import quote, unquote
 from hpcenv.base.blobs import Digest, digest_of_file
 from hpcenv.base.errors import BadInput, Outside
 from hpcenv.base.process import Outcome, run
+from hpcenv.base.publish import remove
 from hpcenv.sources.mirrors import AptSource, Mirrors
 
 SUITES = {"debian:11": "bullseye", "debian:12": "bookworm", "debian:13": "trixie"}
@@ -304,8 +305,18 @@ def _configuration(folder: Path, mirrors: Mirrors, arch: str) -> str:
 
 
 def _apt_get(folder: Path, arguments: list[str], deadline: float) -> Outcome:
-    environment = _environment() | {"APT_CONFIG": str(folder / "apt.conf")}
-    return run(["apt-get", *arguments], deadline=deadline, env=environment, cwd=folder)
+    # What checks signatures leaves its files behind where it is stopped.
+    temporary = folder / "tmp"
+    environment = _environment() | {
+        "APT_CONFIG": str(folder / "apt.conf"),
+        "TMPDIR": str(temporary),
+    }
+    remove(temporary)  # of one that was killed, or cut off with its thread
+    temporary.mkdir(mode=0o700)
+    try:
+        return run(["apt-get", *arguments], deadline=deadline, env=environment, cwd=folder)
+    finally:
+        remove(temporary)
 
 
 def _environment() -> dict[str, str]:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
+import shutil
+import signal
 import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from email.utils import formatdate
@@ -244,6 +248,43 @@ def test_archives_of_others_are_left_out() -> None:
     foreign = AptSource("http://x/node", ("nodistro",), ("main",), "k")
     ubuntu = AptSource("http://x/ubuntu", ("jammy", "jammy-updates"), ("main",), "k")
     assert sources_for(Mirrors(apt=(foreign, ubuntu)), "bookworm") == ()
+
+
+@pytest.mark.skipif(shutil.which("sqv") is not None, reason="sqv, which apt prefers, has no files")
+def test_stopped_while_a_signature_is_checked_it_leaves_no_temporary_files(
+    archive: Archive, tmp_path: Path
+) -> None:
+    tools, temporary, mark = tmp_path / "tools", tmp_path / "tmp", tmp_path / "checking"
+    tools.mkdir()
+    temporary.mkdir()
+    slow = tools / "gpgv"
+    slow.write_text(f"#!/bin/sh\ntouch {mark}\nexec sleep 1000\n")
+    slow.chmod(0o755)
+    script = (
+        "import sys; from pathlib import Path; from hpcenv.sources.apt import open_suite;"
+        "from hpcenv.sources.mirrors import AptSource, Mirrors;"
+        "source = AptSource(sys.argv[2], ('bookworm',), ('main',), sys.argv[3]);"
+        "open_suite(Path(sys.argv[1]), Mirrors(apt=(source,)), 'bookworm')"
+    )
+    source = archive.mirrors().apt[0]
+    running = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path / "lists"), source.url, source.keyring or ""],
+        stderr=subprocess.DEVNULL,
+        env={
+            **os.environ,
+            "PATH": f"{tools}:{os.environ['PATH']}",
+            "TMPDIR": str(temporary),
+        },
+    )
+    until = time.monotonic() + 60
+    while not mark.exists():
+        assert time.monotonic() < until and running.poll() is None
+        time.sleep(0.02)
+    running.send_signal(signal.SIGINT)
+    assert running.wait(60) == -signal.SIGINT
+    assert list(temporary.iterdir()) == []
+    names = {path.name for path in (tmp_path / "lists").rglob("*")}
+    assert "apt.conf" in names and not {n for n in names if n.startswith(("apt.sig", "tmp"))}
 
 
 @pytest.mark.network
