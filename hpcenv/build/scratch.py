@@ -31,9 +31,14 @@ def scratch(folder: Path, name: str) -> Iterator[Path]:
     try:
         yield path
     finally:
-        remove_tree(path)
-        with contextlib.suppress(OSError):
-            folder.rmdir()  # unless others build there
+        try:
+            remove_tree(path)
+        except BaseException:  # Ctrl-C, which comes once: the rest goes as well
+            remove_tree(path)
+            raise
+        finally:
+            with contextlib.suppress(OSError):
+                folder.rmdir()  # unless others build there
 
 
 def sweep_trees(folder: Path) -> None:

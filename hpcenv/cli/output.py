@@ -13,6 +13,7 @@ from types import FrameType
 
 from hpcenv.base.errors import Failure, Outside
 
+_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -54,9 +55,10 @@ def plain_errors() -> Iterator[None]:
     """Turn what a person can cause into a message and an exit status.
 
     SIGTERM and SIGHUP are taken like Ctrl-C: as an exception, so that what was started ends. What
-    is ignored already, as under nohup, stays ignored.
+    is ignored already, as under nohup, stays ignored. Only the first one counts: a second would
+    cut off the tidying up.
     """
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in _STOPS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)
     for stream in (sys.stdout, sys.stderr):
@@ -82,4 +84,6 @@ def plain_errors() -> Iterator[None]:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
+    for other in _STOPS:
+        signal.signal(other, signal.SIG_IGN)
     raise Stopped

@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from hpcenv.image.store import Store
+from hpcenv.lock.resolve import runtime
+
 HPCENV = str(Path(sys.executable).with_name("hpcenv"))
 
 
@@ -73,13 +76,16 @@ def test_a_configuration_file_that_is_wrong_is_named(tmp_path: Path) -> None:
     assert "config.toml:1: stroe: unknown key; did you mean 'store'?" in done.stderr
 
 
-def test_results_are_utf8_whatever_the_locale() -> None:
-    (lock,) = (Path(__file__).parents[2] / "images/tensorflow-horovod").glob("*/*.lock.json")
+def test_results_are_utf8_whatever_the_locale(tmp_path: Path) -> None:
+    top = Path(__file__).parents[2]
+    (lock,) = (top / "images/tensorflow-horovod").glob("*/*.lock.json")
+    runtime(Store(tmp_path).blobs)  # rendering writes it out, so the store must have it
     poor = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    env = {**os.environ, **poor, "HPCENV_STORE": str(tmp_path)}
     words = [HPCENV, "render", str(lock), "--format", "containerfile"]
-    done = subprocess.run(words, capture_output=True, env={**os.environ, **poor})
+    done = subprocess.run(words, capture_output=True, env=env)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == (lock.parents[3] / "Containerfile").read_bytes()
+    assert done.stdout == (top / "Containerfile").read_bytes()
     assert not done.stdout.isascii()
 
 
@@ -150,3 +156,33 @@ def test_a_stop_is_said(number: signal.Signals, tmp_path: Path) -> None:
     out, err = running.communicate(timeout=30)
     assert (running.returncode, out) == (130, "")
     assert "stopped; nothing half-made was left" in err and "Traceback" not in err
+
+
+def test_an_impatient_stop_does_not_cut_off_the_tidying_up() -> None:
+    script = (
+        "import sys, time\n"
+        "from hpcenv.cli.output import plain_errors\n"
+        "with plain_errors():\n"
+        "    try:\n"
+        "        print('working', flush=True)\n"
+        "        time.sleep(60)\n"
+        "    finally:\n"
+        "        print('tidying', flush=True)\n"
+        "        sys.stdin.read()\n"
+        "        print('tidy', flush=True)\n"
+    )
+    running = subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert running.stdout is not None and running.stdout.readline() == "working\n"
+    running.send_signal(signal.SIGINT)
+    assert running.stdout.readline() == "tidying\n"
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        running.send_signal(number)
+    out, err = running.communicate("", timeout=30)
+    assert (running.returncode, out) == (130, "tidy\n")
+    assert err == "hpcenv: stopped; nothing half-made was left\n"
